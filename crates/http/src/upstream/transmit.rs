@@ -46,6 +46,8 @@ pub(super) struct RequestTransmit {
     /// The position in the body at which `first` ends, for sending again.
     first_end: u64,
     stage: TransmitStage,
+    /// All that the client sends has been taken from it.
+    has_client_end: bool,
     reading: Option<PendingFileRead>,
     /// The number of bytes sent on the current connection.
     sent: u64,
@@ -149,6 +151,7 @@ impl RequestTransmit {
             position: first_end,
             first_end,
             stage: TransmitStage::filled_if(done),
+            has_client_end: false,
             reading: None,
             sent: 0,
             scratch: Vec::new(),
@@ -209,10 +212,18 @@ impl RequestTransmit {
     /// Starts again from the beginning, for another connection.
     pub(super) fn rewind(&mut self) {
         self.first_sent = 0;
-        self.out.clear();
         self.out_sent = 0;
         self.position = self.first_end;
-        self.stage = TransmitStage::filled_if(matches!(self.source, ContentSource::None));
+        let is_filled = match self.source {
+            ContentSource::None => true,
+            // What was taken from the client is in `out` only. Nothing of it has been sent, or there would be no other try.
+            ContentSource::Client => self.has_client_end,
+            ContentSource::Memory | ContentSource::File(..) => {
+                self.out.clear();
+                false
+            }
+        };
+        self.stage = TransmitStage::filled_if(is_filled);
         self.reading = None;
         self.sent = 0;
     }
@@ -220,6 +231,8 @@ impl RequestTransmit {
     /// Releases the memory at the end of the exchange.
     pub(super) fn release(&mut self) {
         self.stop_sending();
+        self.out.clear();
+        self.out_sent = 0;
         self.source = ContentSource::None;
         self.first_sent = 0;
         crate::buffers::give_buffer(std::mem::take(&mut self.first));
@@ -227,8 +240,6 @@ impl RequestTransmit {
 
     /// Stops sending on this connection: the upstream does not want the rest.
     pub(super) fn stop_sending(&mut self) {
-        self.out.clear();
-        self.out_sent = 0;
         self.stage = TransmitStage::Stopped;
     }
 
@@ -241,12 +252,10 @@ impl RequestTransmit {
         context: &mut Context<'_>,
     ) -> Result<TransmitProgress, SendFailure> {
         let before = self.sent;
-        // The part of the body that is at hand leaves together with the head. What the client still sends does not: it
-        // is gone once it has been taken, and as long as nothing has been sent another upstream may be tried.
-        if self.sent == 0
-            && self.out.is_empty()
-            && self.stage == TransmitStage::Filling
-            && !matches!(self.source, ContentSource::Client)
+        // The part of the body that is at hand leaves together with the head. What comes from the client can be taken
+        // only once, and `rewind` keeps it; but a framed protocol frames it for one connection, so there it waits.
+        let is_tied = protocol.is_framed() && matches!(self.source, ContentSource::Client);
+        if self.sent == 0 && self.out.is_empty() && self.stage == TransmitStage::Filling && !is_tied
         {
             self.poll_refill(request, protocol, context)?;
         }
@@ -443,6 +452,7 @@ impl RequestTransmit {
         }
         let piece = std::mem::take(&mut self.scratch);
         self.put(&piece, ended.then_some(&request.body.trailers), protocol);
+        self.has_client_end = ended;
         self.scratch = piece;
         Ok(true)
     }

@@ -199,7 +199,7 @@ fn plan(request: &mut Request) -> Result<ExchangePlan, HandlerOutcome> {
         Err(status) => return Err(HandlerOutcome::Status(status)),
     };
     Ok(ExchangePlan {
-        content: request_content(request, &settings),
+        content: request_content(request, &settings, false),
         protocol: Box::new(FastcgiCodec::new(request.conf::<Conf>(), settings.clone())),
         settings,
         target,

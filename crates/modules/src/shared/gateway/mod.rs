@@ -12,13 +12,17 @@ pub(crate) use response::CgiHead;
 use http::Request;
 use http::upstream::{RequestContent, UpstreamSettings};
 
-/// What to do with the request body. These protocols announce its length first, FastCGI by a
-/// parameter: a body of unknown length is buffered, whatever `…_request_buffering` says.
-pub(crate) fn request_content(request: &Request, settings: &UpstreamSettings) -> RequestContent {
-    let has_length = request.body.announced_length().is_some();
+/// What to do with the request body. `needs_length`: the protocol announces its length first (SCGI, uwsgi), so that a
+/// body of unknown length is buffered, whatever `…_request_buffering` says. FastCGI marks the end, and can stream it.
+pub(crate) fn request_content(
+    request: &Request,
+    settings: &UpstreamSettings,
+    needs_length: bool,
+) -> RequestContent {
+    let is_unknown = needs_length && request.body.announced_length().is_none();
     match (
         settings.pass_request_body,
-        settings.request_buffering || !has_length,
+        settings.request_buffering || is_unknown,
     ) {
         (false, _) => RequestContent::Dropped,
         (true, true) => RequestContent::Buffered,

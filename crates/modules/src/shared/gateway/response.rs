@@ -51,7 +51,7 @@ pub(crate) fn plan(
         settings: settings.clone(),
     };
     ExchangePlan {
-        content: request_content(request, &settings),
+        content: request_content(request, &settings, true),
         protocol: Box::new(exchange),
         settings,
         target,
