@@ -9,24 +9,24 @@
 
 use std::time::Duration;
 
-use conf::{Directive, LOCATION, Setter, Table};
-use http::module::Answer;
-use http::{Module, Outcome, Request, Step};
+use conf::{Directive, DirectiveTable, LOCATION, Setter};
+use http::module::ContentHandler;
+use http::{HandlerOutcome, HandlerStep, HttpModule, Request};
 
-pub(crate) static MODULE: Module = Module {
+pub(crate) static MODULE: HttpModule = HttpModule {
     name: "debug_block",
     doc: "Blocks an event loop on purpose.",
     location: &DIRECTIVES,
-    answer: Some(Answer {
+    content_handler: Some(ContentHandler {
         directives: &["debug_block"],
         when: |location| !location.confs.get::<Conf>().time.is_zero(),
         handler: block,
         adds_slash: false,
     }),
-    ..Module::EMPTY
+    ..HttpModule::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     name: "debug_block",
     syntax: "time",
     default: None,
@@ -41,11 +41,11 @@ struct Conf {
     time: Duration,
 }
 
-fn block(request: &mut Request) -> Step<'_> {
+fn block(request: &mut Request) -> HandlerStep<'_> {
     let site = std::rc::Rc::clone(&request.site);
     let conf: &Conf = site.location(request.location).confs.get();
     debug_block(conf.time);
-    Outcome::Status(204).into()
+    HandlerOutcome::Status(204).into()
 }
 
 /// The name under which it appears in stack samples.
