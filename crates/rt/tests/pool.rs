@@ -115,7 +115,14 @@ fn a_stuck_device_leaves_threads_to_the_others() {
             let run = pool.run_on(healthy, move || i);
             assert_eq!(rt::timeout(Duration::from_secs(20), run).await, Ok(i));
         }
-        assert!(pool.stats().running <= 3, "{:?}", pool.stats());
+        // A thread counts as running for a moment after its caller has the result.
+        let settled = async {
+            while pool.stats().running > 3 {
+                rt::yield_now().await;
+            }
+        };
+        let settled = rt::timeout(Duration::from_secs(20), settled).await;
+        assert!(settled.is_ok(), "{:?}", pool.stats());
         drop(open);
         for task in held {
             task.await.expect("it did not panic");
