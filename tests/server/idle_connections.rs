@@ -11,7 +11,7 @@ const PAGES: &str = "keepalive_timeout 60s; server { listen 127.0.0.1:%%PORT%%;
 /// How many connections a test has.
 const MANY: usize = 400;
 
-/// What so many may cost together, in bytes: 12 KB each, which leaves room for what the process needs besides. With the
+/// What they may cost together, in bytes: 12 KB each, which leaves room for what the process needs besides. With the
 /// memory for a request they would have more than twice as much.
 const MEMORY: u64 = MANY as u64 * 12 * 1024;
 

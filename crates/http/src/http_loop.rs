@@ -67,7 +67,7 @@ impl HttpLoop {
         self.stopping.get()
     }
 
-    /// Whether so many connections have the memory for a request that those between two requests give it back at once.
+    /// Whether enough connections hold the memory for a request that those between two requests give it back at once.
     pub(crate) fn is_crowded(&self) -> bool {
         self.served.get() > CROWD
     }

@@ -61,7 +61,7 @@ impl Sizes {
         format!("{above} ({share:.2} %)")
     }
 
-    /// The sizes that so many per cent do not exceed.
+    /// The size that a given percentage does not exceed.
     pub(super) fn quantiles(&self, percents: &[usize]) -> String {
         let mut sizes = self.sizes.clone();
         sizes.sort_unstable();

@@ -9,7 +9,7 @@ use super::source::Source;
 /// A run may be this long.
 pub(super) const LONGEST: usize = 12;
 
-/// Of a run's first lines so many must have words: brackets and commas alone are the same everywhere.
+/// Of a run's first lines, this number must have words: brackets and commas alone are the same everywhere.
 const LINES_WITH_WORDS: usize = 6;
 
 /// A line of code without its comment, and where it stands.
