@@ -1,6 +1,6 @@
 //! The command line: `-v`, `-V`, `-h`, `-T`, `-g`, and what is not an option.
 
-use weir_tests::{http, is_oracle, run, skip_on_oracle, whole};
+use weir_tests::{http, is_oracle, run, server_path, skip_on_oracle, whole};
 
 #[test]
 fn versions_go_to_standard_error() {
@@ -200,4 +200,55 @@ fn a_configuration_in_the_current_directory_is_found() {
         .expect("a shell");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("/nginx.conf syntax is ok"), "{said}");
+}
+
+/// `weir -V 2>&1 | head -1`: that a reader has gone is not a fault of the command.
+#[test]
+fn a_reader_that_closes_the_pipe_breaks_nothing() {
+    let without_reader = || {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        writer
+    };
+    for arguments in [&["-V"][..], &["-h"], &["-x"]] {
+        let whole = run(arguments);
+        let status = std::process::Command::new(server_path())
+            .args(arguments)
+            .stderr(without_reader())
+            .stdout(without_reader())
+            .status();
+        let code = status.expect("the server binary can be executed").code();
+        assert_eq!(code, Some(whole.code), "{arguments:?}");
+    }
+    if skip_on_oracle("nginx has no commands") {
+        return;
+    }
+    for arguments in [
+        &["help"][..],
+        &["help", "location"],
+        &["completions", "bash"],
+    ] {
+        let status = std::process::Command::new(server_path())
+            .args(arguments)
+            .stdout(without_reader())
+            .status();
+        let code = status.expect("the server binary can be executed").code();
+        assert_eq!(code, Some(0), "{arguments:?}");
+    }
+}
+
+#[test]
+fn output_that_cannot_be_written_fails() {
+    if skip_on_oracle("nginx has no commands") {
+        return;
+    }
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let output = std::process::Command::new(server_path())
+        .args(["completions", "bash"])
+        .stdout(full.expect("/dev/full"))
+        .output()
+        .expect("the server binary can be executed");
+    assert_eq!(output.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("cannot write to standard output"), "{told}");
 }

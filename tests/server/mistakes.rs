@@ -587,3 +587,46 @@ fn a_user_that_is_not_there() {
         assert!(finished.stderr.contains(told), "{}", finished.stderr);
     }
 }
+
+#[test]
+fn files_of_other_programs_are_recognised() {
+    for (text, format) in [
+        ("{\"listen\": 80}\n", "JSON"),
+        ("server:\n  listen: 80\n", "YAML"),
+        (
+            "<VirtualHost *:80>\n  DocumentRoot /srv\n</VirtualHost>\n",
+            "an Apache configuration",
+        ),
+        (
+            "example.com {\n  reverse_proxy localhost:3000\n}\n",
+            "a Caddyfile",
+        ),
+    ] {
+        let finished = whole(text).test();
+        assert_eq!(finished.code, 1);
+        if is_oracle() {
+            continue;
+        }
+        let told = format!("= this looks like {format}; Weir reads an nginx.conf");
+        assert!(finished.stderr.contains(&told), "{}", finished.stderr);
+        // The blocks that are missing are not the mistake.
+        assert!(
+            !finished.stderr.contains("no \"events\""),
+            "{}",
+            finished.stderr
+        );
+    }
+}
+
+#[test]
+fn a_server_without_a_certificate_is_shown() {
+    for context in ["http", "stream"] {
+        mistake(
+            &format!(
+                "events {{}}\n{context} {{\n  server {{\n    listen 127.0.0.1:8443 ssl;\n  }}\n}}\n"
+            ),
+            "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive in %%DIR%%/nginx.conf:3",
+            &["3 |   server {", "|   ^^^^^^^^"],
+        );
+    }
+}

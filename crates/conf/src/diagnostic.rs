@@ -105,6 +105,11 @@ impl Diagnostic {
         self
     }
 
+    /// Whether the text could not be divided into directives and blocks: all of these begin with nginx's word for it.
+    pub fn is_of_syntax(&self) -> bool {
+        self.message.starts_with("unexpected ")
+    }
+
     /// With another place for the first line.
     pub fn place(mut self, place: DiagnosticPlace) -> Diagnostic {
         self.place = place;

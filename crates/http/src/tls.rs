@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conf::{Diagnostic, DirectiveLine, Span};
+use conf::{DirectiveLine, Span};
 use host::error_log::{LogLevel, NoContext};
 use net::tls::ocsp::OcspResolver;
 use net::tls::{
@@ -537,13 +537,7 @@ pub(crate) fn check_configuration(frozen: &FrozenHttp, places: &[Span], line: &m
         };
         if let Some(server) = missing {
             let span = places.get(server.0 as usize).copied();
-            let place = span
-                .and_then(|span| line.sources().place(span))
-                .unwrap_or_default();
-            let message = format!(
-                "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive in {place}"
-            );
-            line.level.report(Diagnostic::error(message, None));
+            line.level.report(net::tls::certificate_missing(span));
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use std::backtrace::Backtrace;
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -194,6 +194,9 @@ pub fn report_event(event: &RuntimeEvent<'_>) {
     let reporter = REPORTER.read().clone();
     match reporter {
         Some(reporter) => reporter(event),
-        None => eprintln!("{event}"),
+        None => {
+            // Not `eprintln`, which panics when nobody reads.
+            let _ = writeln!(io::stderr(), "{event}");
+        }
     }
 }

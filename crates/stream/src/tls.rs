@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conf::{Diagnostic, DirectiveLine, Span};
+use conf::{DirectiveLine, Span};
 use host::error_log::{LogLevel, NoContext};
 use net::resolver::ResolverConf;
 use net::tls::ocsp::OcspResolver;
@@ -276,13 +276,6 @@ pub(crate) fn check_configuration(
             continue;
         }
         let span = places.get(endpoint.default_server.0 as usize).copied();
-        let place = span
-            .and_then(|span| line.sources().place(span))
-            .unwrap_or_default();
-        let message = format!(
-            "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive in {place}"
-        );
-        let error = Diagnostic::error(message, None);
-        line.level.report(error);
+        line.level.report(net::tls::certificate_missing(span));
     }
 }

@@ -20,6 +20,7 @@ use lexopt::prelude::*;
 
 use crate::command_hints::{nearest_hint, unexpected};
 use crate::commands;
+use crate::terminal;
 
 /// The parsed command line.
 #[derive(Debug, PartialEq, Eq)]
@@ -141,7 +142,7 @@ pub(crate) fn run(arguments: &CacheCommand) -> i32 {
         // The reader of a pipe, such as `head`, has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
         Err(error) => {
-            eprintln!("weir: cache \"{}\": {error}", path.display());
+            terminal::report_line(format_args!("weir: cache \"{}\": {error}", path.display()));
             1
         }
     }
@@ -225,14 +226,14 @@ fn show(path: &Path, url: &[u8]) -> io::Result<i32> {
     // An exact key wins: the argument may be a key that is itself the end of others.
     let shown = if of_key.is_empty() { of_path } else { of_key };
     if shown.is_empty() {
-        eprintln!(
+        terminal::report_line(format_args!(
             "weir: cache \"{}\": nothing is stored for \"{}\"",
             path.display(),
             printable(url)
-        );
+        ));
         return Ok(1);
     }
-    io::stdout().lock().write_all(shown.join("\n").as_bytes())?;
+    terminal::print_text(format_args!("{}", shown.join("\n")));
     Ok(0)
 }
 
@@ -313,16 +314,18 @@ fn stat(path: &Path) -> io::Result<()> {
             ObjectKind::Object => fresh += 1,
         }
     })?;
-    println!(
+    terminal::print_line(format_args!(
         "objects     {} ({fresh} fresh, {stale} stale)",
         fresh + stale
-    );
-    println!("varying     {markers} keys with several variants");
-    println!("bodies      {} bytes", found.body_bytes);
-    println!(
+    ));
+    terminal::print_line(format_args!(
+        "varying     {markers} keys with several variants"
+    ));
+    terminal::print_line(format_args!("bodies      {} bytes", found.body_bytes));
+    terminal::print_line(format_args!(
         "on disk     {} bytes in {} segments",
         found.bytes, found.segments
-    );
+    ));
     print_damage(&found);
     Ok(())
 }
@@ -331,7 +334,7 @@ fn stat(path: &Path) -> io::Result<()> {
 fn verify(path: &Path) -> io::Result<i32> {
     let found = survey_store(path, true, |_| {})?;
     print_damage(&found);
-    println!(
+    terminal::print_line(format_args!(
         "{} objects, {} bytes of bodies: {}",
         found.objects,
         found.body_bytes,
@@ -341,7 +344,7 @@ fn verify(path: &Path) -> io::Result<i32> {
                 "{damages} damaged places; damaged objects are not served, but fetched again"
             ),
         }
-    );
+    ));
     Ok(i32::from(!found.damage.is_empty()))
 }
 
@@ -350,7 +353,7 @@ fn print_damage(found: &StoreSurvey) {
     found
         .damage
         .iter()
-        .for_each(|what| println!("damage      {what}"));
+        .for_each(|what| terminal::print_line(format_args!("damage      {what}")));
 }
 
 /// `purge`: opens the store as a server would, and therefore only if none has it open.

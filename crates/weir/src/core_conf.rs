@@ -621,7 +621,9 @@ fn finish(
         let text = "\"worker_sandbox\" has no effect without \"master_process\"";
         level.report(Diagnostic::warning(text, None));
     }
-    if core.events.is_none() {
+    // After an error of syntax nobody knows what the blocks were meant to be.
+    let is_readable = !level.build.diagnostics.iter().any(Diagnostic::is_of_syntax);
+    if core.events.is_none() && is_readable {
         let error = Diagnostic::error("no \"events\" section in configuration", None);
         level.report(error.note("add \"events {}\""));
     }

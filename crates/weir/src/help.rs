@@ -14,6 +14,7 @@ use crate::commands::{self, CommandRow, OptionRow};
 use crate::identity::ProgramIdentity;
 use crate::reference;
 use crate::status_help;
+use crate::terminal;
 
 /// The text of `-h` and `-?`, after the version line: nginx's options in nginx's order.
 pub(crate) fn options_text(identity: ProgramIdentity) -> String {
@@ -157,7 +158,7 @@ pub(crate) fn help(name: Option<&str>) -> i32 {
     };
     let directives = reference::directives();
     if name == "tls" {
-        print!("{TLS}");
+        terminal::print_text(format_args!("{TLS}"));
         return 0;
     }
     // Users paste whole lines of their files.
@@ -166,27 +167,27 @@ pub(crate) fn help(name: Option<&str>) -> i32 {
         return help_variable(variable);
     }
     if let Some(text) = name.parse().ok().and_then(status_help::of) {
-        print!("{text}");
+        terminal::print_text(format_args!("{text}"));
         return 0;
     }
     if name == "include" {
-        print!("{INCLUDE}");
+        terminal::print_text(format_args!("{INCLUDE}"));
         return 0;
     }
     if let Some(text) = describe::directive_help(name, &directives) {
-        print!("{text}");
+        terminal::print_text(format_args!("{text}"));
         return 0;
     }
     if name.parse::<u16>().is_ok() {
-        eprintln!("weir: no help for the status {name}");
+        terminal::report_line(format_args!("weir: no help for the status {name}"));
         return 1;
     }
-    eprintln!("weir: unknown directive \"{name}\"");
+    terminal::report_line(format_args!("weir: unknown directive \"{name}\""));
     let known = conf::nginx_directives::all().map(|known| known.name);
     if let Some(near) =
         conf::spelling::nearest_name(name, directives.iter().map(|row| row.name).chain(known))
     {
-        eprintln!("  did you mean \"{near}\"? weir help {near}");
+        terminal::report_line(format_args!("  did you mean \"{near}\"? weir help {near}"));
     }
     1
 }
@@ -232,14 +233,23 @@ fn help_variable(name: &str) -> i32 {
         };
         for variable in page.variables.iter().filter(is_meant) {
             found = true;
-            println!("{}\n  module: {}\n", variable.shown_name(), page.name);
-            println!("{}\n", describe::wrap_text(variable.doc, "", WIDTH));
+            terminal::print_line(format_args!(
+                "{}\n  module: {}\n",
+                variable.shown_name(),
+                page.name
+            ));
+            terminal::print_line(format_args!(
+                "{}\n",
+                describe::wrap_text(variable.doc, "", WIDTH)
+            ));
         }
     }
     if !found {
-        eprintln!("weir: unknown variable \"${name}\"");
+        terminal::report_line(format_args!("weir: unknown variable \"${name}\""));
         if let Some(near) = conf::spelling::nearest_name(name, reference::variable_names()) {
-            eprintln!("  did you mean \"${near}\"? weir help '${near}'");
+            terminal::report_line(format_args!(
+                "  did you mean \"${near}\"? weir help '${near}'"
+            ));
         }
     }
     i32::from(!found)
@@ -277,7 +287,10 @@ pub(crate) fn write_reference(directory: &Path) -> i32 {
     match written {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("weir: could not write to {}: {error}", directory.display());
+            terminal::report_line(format_args!(
+                "weir: could not write to {}: {error}",
+                directory.display()
+            ));
             1
         }
     }

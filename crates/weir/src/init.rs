@@ -7,6 +7,7 @@
 use std::io::Write as _;
 
 use crate::arguments::InitArguments;
+use crate::terminal;
 
 /// A configuration to choose from.
 struct InitTemplate {
@@ -65,7 +66,7 @@ pub(crate) fn run(arguments: &InitArguments) -> i32 {
     match write(arguments) {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("weir: {error}");
+            terminal::report_line(format_args!("weir: {error}"));
             1
         }
     }
@@ -74,12 +75,12 @@ pub(crate) fn run(arguments: &InitArguments) -> i32 {
 /// Writes the chosen configuration to its file or to standard output. Without a kind it lists them.
 fn write(arguments: &InitArguments) -> Result<(), String> {
     let Some(name) = &arguments.kind else {
-        print!("{}\n{}", crate::commands::INIT.page(), list());
+        terminal::print_text(format_args!("{}\n{}", crate::commands::INIT.page(), list()));
         return Ok(());
     };
     let text = text(name, arguments.domain.as_deref())?;
     let Some(path) = &arguments.output else {
-        print!("{text}");
+        terminal::print_text(format_args!("{text}"));
         return Ok(());
     };
     let shown = path.display();
@@ -90,7 +91,9 @@ fn write(arguments: &InitArguments) -> Result<(), String> {
         std::io::ErrorKind::AlreadyExists => format!("\"{shown}\" already exists"),
         _ => format!("\"{shown}\" cannot be written: {error}"),
     })?;
-    eprintln!("Written to {shown}. Check it with: weir -t -c {shown}");
+    terminal::report_line(format_args!(
+        "Written to {shown}. Check it with: weir -t -c {shown}"
+    ));
     Ok(())
 }
 

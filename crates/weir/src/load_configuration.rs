@@ -24,8 +24,10 @@ use host::engine::{EngineConfiguration, MainSettings};
 use host::error_log::{self, LogFiles, Logger};
 
 use crate::core_conf::{CoreConf, RowContext};
+use crate::foreign_format::recognise_format;
 use crate::identity::ProgramIdentity;
 use crate::paths::{OwnFolder, ServerPaths};
+use crate::terminal;
 
 /// What the command line decides, for the life of the process.
 pub(crate) struct StartupSettings {
@@ -161,17 +163,17 @@ impl LoadMessages {
     /// Prints the messages to standard error, in colour if it is a terminal.
     pub(crate) fn print(&self, program: &str) {
         let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        eprint!("{}", self.render(program, colour));
+        terminal::report_text(format_args!("{}", self.render(program, colour)));
     }
 
     /// Prints the errors without files and lines, for users who have never seen the configuration:
     /// that of `weir serve`.
     pub(crate) fn print_without_places(&self, program: &str) {
         for error in self.errors() {
-            eprintln!(
+            terminal::report_line(format_args!(
                 "{program}: {}",
                 base::text::visible_text(&error.message.to_string())
-            );
+            ));
         }
     }
 
@@ -274,19 +276,49 @@ pub(crate) fn load(
             None,
             &mut BlockContext::new(&mut build, &mut names, &mut (), MAIN),
         );
-    } else if startup.identity == ProgramIdentity::Weir
-        && !startup.paths.is_named
-        && let Some(error) = build.diagnostics.pop()
-    {
-        let notes = WITHOUT_A_FILE.iter();
-        build.report(notes.fold(error, |error, line| error.note(*line)));
+    } else if let Some(error) = build.diagnostics.pop() {
+        build.report(explain_missing(startup, error));
     }
+    explain_format(&mut build);
     build.diagnostics.append(&mut names.errors);
     let nodes = match startup.testing {
         true => tree.nodes,
         false => Vec::new(),
     };
     finish(startup, build, confs, nodes, log_files)
+}
+
+/// The error about the main file, which could not be read, with what to do.
+fn explain_missing(startup: &StartupSettings, error: Diagnostic) -> Diagnostic {
+    if startup.identity != ProgramIdentity::Weir {
+        return error;
+    }
+    if !startup.paths.is_named {
+        return WITHOUT_A_FILE
+            .iter()
+            .fold(error, |error, line| error.note(*line));
+    }
+    match &startup.paths.also_tried {
+        Some(path) => error.note(format!("{} was tried, too", path.display())),
+        None => error,
+    }
+}
+
+/// Adds to the first error of syntax that the file is one of another program, if it looks like that.
+fn explain_format(build: &mut ConfigurationBuild) {
+    let Some(first) = build.diagnostics.iter().position(Diagnostic::is_of_syntax) else {
+        return;
+    };
+    let main = build
+        .sources
+        .iter()
+        .find(|source| source.kind == conf::tree::SourceKind::File);
+    if let Some(format) = main.and_then(|source| recognise_format(&source.text)) {
+        let note = format!(
+            "this looks like {format}; Weir reads an nginx.conf (\"weir init\" writes one)"
+        );
+        build.diagnostics[first].notes.push(note);
+    }
 }
 
 /// What was built, unless a line was refused.

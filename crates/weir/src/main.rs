@@ -11,6 +11,8 @@
 //!          worker             loops on threads; the same for the first configuration and a reload
 //! ```
 #![forbid(unsafe_code)]
+// `terminal` instead: these macros panic when nobody reads.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod affinity;
 mod arguments;
@@ -25,6 +27,7 @@ mod completions;
 mod core_conf;
 mod engines;
 mod events;
+mod foreign_format;
 mod handover;
 mod help;
 mod identity;
@@ -48,6 +51,7 @@ mod sockets;
 mod startup_log;
 mod status_help;
 mod template;
+mod terminal;
 mod trial;
 mod upgrade;
 mod watchdog;
@@ -78,16 +82,16 @@ fn main() {
         Ok(CliCommand::Upgrade(options)) => run::upgrade(identity, &options, &arguments),
         Ok(CliCommand::Help(name)) => help::help(name.as_deref()),
         Ok(CliCommand::Usage(page)) => {
-            print!("{page}");
+            terminal::print_text(format_args!("{page}"));
             0
         }
         Ok(CliCommand::Completions(shell)) => {
-            print!("{}", completions::script(shell));
+            terminal::print_text(format_args!("{}", completions::script(shell)));
             0
         }
         Ok(CliCommand::Reference(directory)) => help::write_reference(&directory),
         Err(error) => {
-            eprintln!("{}: {error}", identity.program());
+            terminal::report_line(format_args!("{}: {error}", identity.program()));
             1
         }
     };

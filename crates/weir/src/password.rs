@@ -12,6 +12,8 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
+use crate::terminal;
+
 /// The environment variable that has the password.
 pub(crate) const VARIABLE: &str = "WEIR_PASSWORD";
 
@@ -42,9 +44,9 @@ pub(crate) fn hide_from_process_list(option: &str) {
         command.exec()
     });
     let (Ok(error) | Err(error)) = executed;
-    eprintln!(
+    terminal::report_line(format_args!(
         "weir: other users of this machine can see the password in the process list ({error})"
-    );
+    ));
 }
 
 /// The command line with the user in the place of user and password.
@@ -89,14 +91,14 @@ fn read_input(user: &str) -> Result<Vec<u8>, String> {
     let input = std::io::stdin();
     let is_terminal = input.is_terminal();
     if is_terminal {
-        eprint!("Password for {user}: ");
+        terminal::report_text(format_args!("Password for {user}: "));
         set_echo("-echo")?;
     }
     let mut line = Vec::new();
     let read = input.lock().take(MAX_LENGTH).read_until(b'\n', &mut line);
     if is_terminal {
         set_echo("echo")?;
-        eprintln!();
+        terminal::report_line(format_args!(""));
     }
     read.map_err(|error| format!("the password cannot be read: {error}"))?;
     while line

@@ -36,6 +36,8 @@ pub(crate) struct ServerPaths {
     pub(crate) configuration: PathBuf,
     /// Whether the command line names it.
     pub(crate) is_named: bool,
+    /// Where the named configuration was looked for besides `configuration`, if there is none at either place.
+    pub(crate) also_tried: Option<PathBuf>,
     /// The error log if the configuration names none; `None` means standard error.
     pub(crate) error_log: Option<PathBuf>,
     /// The access log if the configuration names none.
@@ -144,8 +146,14 @@ impl ServerPaths {
         if let Some(configuration) = &options.configuration {
             let below = paths.prefix.join(configuration);
             let here = std::path::absolute(configuration).ok();
-            let here = here.filter(|here| !(ground.exists)(&below) && (ground.exists)(here));
-            paths.configuration = here.unwrap_or(below);
+            let here = here.filter(|here| *here != below && !(ground.exists)(&below));
+            match here {
+                Some(here) if (ground.exists)(&here) => paths.configuration = here,
+                here => {
+                    paths.configuration = below;
+                    paths.also_tried = here;
+                }
+            }
             paths.is_named = true;
         }
         paths.place_defaults(identity, options.prefix.is_some(), ground);

@@ -20,6 +20,7 @@ use crate::serve::{
     COLOUR_LOG, PLAIN_LOG, TemporaryFolder, choose_address, quoted, temporary_folder, url,
 };
 use crate::template::fill_template;
+use crate::terminal;
 
 const TEMPLATE: &str = include_str!("proxy.conf");
 
@@ -29,7 +30,7 @@ pub(crate) fn run(arguments: &ProxyArguments) -> i32 {
     let (startup, origin, address) = match prepare(arguments, &temporary.0) {
         Ok(prepared) => prepared,
         Err(error) => {
-            eprintln!("weir: {error}");
+            terminal::report_line(format_args!("weir: {error}"));
             return 1;
         }
     };
@@ -41,10 +42,13 @@ pub(crate) fn run(arguments: &ProxyArguments) -> i32 {
         }
     };
     let shown = origin.url();
-    eprintln!("Proxying {shown} at {}\nCtrl-C stops.", url(address));
+    terminal::report_line(format_args!(
+        "Proxying {shown} at {}\nCtrl-C stops.",
+        url(address)
+    ));
     let code = crate::run::start(Arc::new(startup), loaded, Logger::default());
     if code == 0 {
-        eprintln!("stopped");
+        terminal::report_line(format_args!("stopped"));
     }
     code
 }

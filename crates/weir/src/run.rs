@@ -36,6 +36,7 @@ use crate::prepare::{self, OpenedResources, PidFile};
 use crate::reference;
 use crate::sockets::{self, ListeningSockets};
 use crate::startup_log::StartupLog;
+use crate::terminal;
 use crate::upgrade::OtherMaster;
 use crate::watchers::{MasterWatch, SignalWatchers};
 
@@ -55,7 +56,7 @@ pub(crate) fn run(
     let startup = match startup(identity, options, arguments) {
         Ok(startup) => startup,
         Err(error) => {
-            eprintln!("{}: [emerg] {error}", identity.program());
+            terminal::report_line(format_args!("{}: [emerg] {error}", identity.program()));
             return 1;
         }
     };
@@ -92,16 +93,16 @@ pub(crate) fn run(
 
 /// `-v`, `-V` and `-h`, on standard error as with nginx.
 fn show_version(identity: ProgramIdentity, options: &NginxOptions) {
-    eprintln!("{}", identity.version_line());
+    terminal::report_line(format_args!("{}", identity.version_line()));
     if options.help {
-        eprint!("{}", crate::help::options_text(identity));
+        terminal::report_text(format_args!("{}", crate::help::options_text(identity)));
     }
     if options.configure {
         let tables = reference::tables();
-        eprint!(
+        terminal::report_text(format_args!(
             "{}",
             build_text(identity, |name| modules::has_directive(&tables, name))
-        );
+        ));
     }
 }
 
@@ -151,7 +152,10 @@ fn early_log(startup: &StartupSettings) -> Logger {
     match modes::open_to_append(path) {
         Ok((file, wrong)) => {
             if let Some(wrong) = wrong {
-                eprintln!("{program}: [warn] log file \"{}\" {wrong}", path.display());
+                terminal::report_line(format_args!(
+                    "{program}: [warn] log file \"{}\" {wrong}",
+                    path.display()
+                ));
             }
             let files = LogFiles::default();
             files.attach(path, file.into(), LogWriteMode::Direct);
@@ -159,10 +163,10 @@ fn early_log(startup: &StartupSettings) -> Logger {
         }
         Err(error) => {
             let error = ErrnoText(&error);
-            eprintln!(
+            terminal::report_line(format_args!(
                 "{program}: [alert] could not open error log file: open() \"{}\" failed{error}",
                 path.display()
-            );
+            ));
             Logger::default()
         }
     }
@@ -179,10 +183,10 @@ fn report_failure(
     failure.0.print(program);
     failure.log(log);
     if options.test {
-        eprintln!(
+        terminal::report_line(format_args!(
             "{program}: configuration file {} test failed",
             startup.paths.configuration.display()
-        );
+        ));
     }
     1
 }
@@ -197,15 +201,21 @@ fn test_configuration(
     let program = startup.identity.program();
     let file = startup.paths.configuration.display();
     if !options.quiet {
-        eprintln!("{program}: the configuration file {file} syntax is ok");
+        terminal::report_line(format_args!(
+            "{program}: the configuration file {file} syntax is ok"
+        ));
     }
     if let Err(error) = try_all(loaded, startup_log) {
         startup_log.log(LogLevel::Emerg, format_args!("{error}"));
-        eprintln!("{program}: configuration file {file} test failed");
+        terminal::report_line(format_args!(
+            "{program}: configuration file {file} test failed"
+        ));
         return 1;
     }
     if !options.quiet {
-        eprintln!("{program}: configuration file {file} test is successful");
+        terminal::report_line(format_args!(
+            "{program}: configuration file {file} test is successful"
+        ));
     }
     if options.dump {
         dump(loaded);
@@ -233,7 +243,7 @@ pub(crate) fn check(
     let startup = match startup(identity, &check.options, arguments) {
         Ok(startup) => startup,
         Err(error) => {
-            eprintln!("{}: [emerg] {error}", identity.program());
+            terminal::report_line(format_args!("{}: [emerg] {error}", identity.program()));
             return 2;
         }
     };
@@ -327,7 +337,7 @@ pub(crate) fn upgrade(
     let startup = match startup(identity, options, arguments) {
         Ok(startup) => startup,
         Err(error) => {
-            eprintln!("{}: [emerg] {error}", identity.program());
+            terminal::report_line(format_args!("{}: [emerg] {error}", identity.program()));
             return 1;
         }
     };
@@ -363,9 +373,9 @@ pub(crate) fn upgrade(
     if !send_to_master(old, Signal::Quit, startup_log) {
         return 1;
     }
-    eprintln!(
+    terminal::report_line(format_args!(
         "process {old} hands its idle connections over to {new} and exits after its last request"
-    );
+    ));
     0
 }
 
@@ -403,7 +413,7 @@ const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
 fn report_outcome(watch: MasterWatch, startup_log: StartupLog<'_>) -> i32 {
     match watch.outcome(RELOAD_TIMEOUT) {
         Ok(Some(outcome)) => {
-            eprint!("{}", outcome.lines);
+            terminal::report_text(format_args!("{}", outcome.lines));
             i32::from(!outcome.done)
         }
         // Not an error: the signal was delivered, and a slow reload may still succeed.

@@ -26,6 +26,7 @@ use crate::load_configuration::{StartupSettings, load_from_disk};
 use crate::password::{self, UserCredentials};
 use crate::paths::ServerPaths;
 use crate::template::fill_template;
+use crate::terminal;
 
 /// The default port, and how many ports from it on are tried.
 const FIRST_PORT: u16 = 8080;
@@ -48,7 +49,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> i32 {
     match prepare(arguments, &temporary.0) {
         Ok(prepared) => start(prepared, arguments),
         Err(error) => {
-            eprintln!("weir: {error}");
+            terminal::report_line(format_args!("weir: {error}"));
             1
         }
     }
@@ -92,19 +93,21 @@ fn start(prepared: PreparedServe, arguments: &ServeArguments) -> i32 {
         }
     };
     let url = url_of(arguments, address);
-    eprint!("{}", banner(arguments, address, &url));
+    terminal::report_text(format_args!("{}", banner(arguments, address, &url)));
     if let Some(authority) = authority {
-        eprint!("{}", advice(&authority));
+        terminal::report_text(format_args!("{}", advice(&authority)));
     }
     if arguments.password.is_some() && !arguments.is_secure() && !address.ip().is_loopback() {
-        eprintln!("The password is sent unencrypted; --tls encrypts it.");
+        terminal::report_line(format_args!(
+            "The password is sent unencrypted; --tls encrypts it."
+        ));
     }
     if arguments.open {
         open_browser(&url);
     }
     let code = crate::run::start(Arc::new(startup), loaded, Logger::default());
     if code == 0 {
-        eprintln!("stopped");
+        terminal::report_line(format_args!("stopped"));
     }
     code
 }
@@ -120,7 +123,9 @@ fn open_browser(url: &str) {
         .stdout(quiet())
         .stderr(quiet());
     if let Err(error) = command.spawn() {
-        eprintln!("weir: xdg-open cannot be started ({error}); open the address yourself");
+        terminal::report_line(format_args!(
+            "weir: xdg-open cannot be started ({error}); open the address yourself"
+        ));
     }
 }
 

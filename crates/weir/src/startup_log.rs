@@ -3,6 +3,8 @@
 
 use host::error_log::{LogLevel, Logger};
 
+use crate::terminal;
+
 /// An error log, and during the start standard error.
 #[derive(Clone, Copy)]
 pub(crate) struct StartupLog<'a> {
@@ -30,7 +32,7 @@ impl<'a> StartupLog<'a> {
     /// event.
     pub(crate) fn hint(&self, text: &str) {
         if self.program.is_some() {
-            eprintln!("  = {text}");
+            terminal::report_line(format_args!("  = {text}"));
         }
     }
 
@@ -42,7 +44,7 @@ impl<'a> StartupLog<'a> {
         if let Some(program) = self.program.filter(|_| shown) {
             let message = message.to_string();
             let message = base::text::visible_text(&message);
-            eprintln!("{program}: [{}] {message}", level.word());
+            terminal::report_line(format_args!("{program}: [{}] {message}", level.word()));
         }
     }
 }

@@ -12,6 +12,7 @@ use super::{CheckFinding, RuleDanger, rules};
 use crate::arguments::NginxOptions;
 use crate::command_hints::unexpected;
 use crate::commands;
+use crate::terminal;
 
 /// The parsed command line.
 #[derive(Debug, PartialEq, Eq)]
@@ -68,21 +69,28 @@ pub(crate) fn explain(check: &CheckArguments) -> Option<i32> {
     let mut known = false;
     for rule in rules::all().filter(|rule| rule.name == name || name == "all") {
         known = true;
-        println!("{} ({}): {}", rule.name, rule.danger.name(), rule.why);
+        terminal::print_line(format_args!(
+            "{} ({}): {}",
+            rule.name,
+            rule.danger.name(),
+            rule.why
+        ));
         if name != "all" {
-            println!("\nfix: {}", rule.write);
-            println!("\n  found:      {}", on_one_line(rule.bad));
-            println!("  not found:  {}", on_one_line(rule.good));
+            terminal::print_line(format_args!("\nfix: {}", rule.write));
+            terminal::print_line(format_args!("\n  found:      {}", on_one_line(rule.bad)));
+            terminal::print_line(format_args!("  not found:  {}", on_one_line(rule.good)));
         }
     }
     if known {
         return Some(0);
     }
-    eprintln!("weir: unknown rule \"{name}\"");
+    terminal::report_line(format_args!("weir: unknown rule \"{name}\""));
     if let Some(near) = conf::spelling::nearest_name(name, rule_names()) {
-        eprintln!("  did you mean \"{near}\"?");
+        terminal::report_line(format_args!("  did you mean \"{near}\"?"));
     }
-    eprintln!("  \"weir check --explain all\" lists the rules");
+    terminal::report_line(format_args!(
+        "  \"weir check --explain all\" lists the rules"
+    ));
     Some(2)
 }
 
@@ -99,7 +107,7 @@ pub(crate) fn run(
     program: &str,
 ) -> i32 {
     match check.json {
-        true => println!("{}", json(errors, findings, sources)),
+        true => terminal::print_line(format_args!("{}", json(errors, findings, sources))),
         false => text(errors, findings, sources, program),
     }
     match (errors.is_empty(), findings.is_empty()) {
@@ -115,10 +123,10 @@ fn text(errors: &[Diagnostic], findings: &[CheckFinding], sources: &SourceMap, p
     let colour = |terminal: bool| terminal && std::env::var_os("NO_COLOR").is_none();
     for error in errors {
         let colour = colour(std::io::stderr().is_terminal());
-        eprint!(
+        terminal::report_text(format_args!(
             "{}",
             conf::render_diagnostic(error, sources, program, colour)
-        );
+        ));
     }
     let mut out = String::new();
     for finding in findings {
@@ -139,12 +147,19 @@ fn text(errors: &[Diagnostic], findings: &[CheckFinding], sources: &SourceMap, p
         .iter()
         .filter(|finding| finding.rule.danger == RuleDanger::Attack)
         .count();
-    let _ = match findings.len() {
-        0 => writeln!(out, "nothing found"),
-        1 => writeln!(out, "1 finding, {attacks} exploitable"),
-        count => writeln!(out, "{count} findings, {attacks} exploitable"),
+    let file = sources
+        .unique_files()
+        .first()
+        .map(|file| file.path.display());
+    let _ = match (findings.len(), file) {
+        // What has errors was not all examined.
+        (0, _) if !errors.is_empty() => Ok(()),
+        (0, Some(file)) => writeln!(out, "nothing found in {file}"),
+        (0, None) => writeln!(out, "nothing found"),
+        (1, _) => writeln!(out, "1 finding, {attacks} exploitable"),
+        (count, _) => writeln!(out, "{count} findings, {attacks} exploitable"),
     };
-    print!("{out}");
+    terminal::print_text(format_args!("{out}"));
 }
 
 /// The findings as JSON. The format is part of the interface: programs read it.
