@@ -304,20 +304,17 @@ fn explain_missing(startup: &StartupSettings, error: Diagnostic) -> Diagnostic {
     }
 }
 
-/// Adds to the first error of syntax that the file is one of another program, if it looks like that.
+/// Adds to the first error that the file is one of another program, if it looks like that.
 fn explain_format(build: &mut ConfigurationBuild) {
-    let Some(first) = build.diagnostics.iter().position(Diagnostic::is_of_syntax) else {
+    let errors = &mut build.diagnostics;
+    let Some(first) = errors.iter_mut().find(|error| error.severity.is_fatal()) else {
         return;
     };
-    let main = build
-        .sources
-        .iter()
-        .find(|source| source.kind == conf::tree::SourceKind::File);
-    if let Some(format) = main.and_then(|source| recognise_format(&source.text)) {
-        let note = format!(
-            "this looks like {format}; Weir reads an nginx.conf (\"weir init\" writes one)"
-        );
-        build.diagnostics[first].notes.push(note);
+    let main = build.sources.unique_files();
+    let format = main.first().and_then(|file| recognise_format(&file.text));
+    if let Some(format) = format {
+        let text = "Weir reads an nginx.conf (\"weir init\" writes one)";
+        first.notes.push(format!("this looks like {format}; {text}"));
     }
 }
 
