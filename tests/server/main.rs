@@ -110,6 +110,7 @@ mod stream;
 mod stream_datagrams;
 mod stub_status;
 mod sub_filter;
+mod systemd;
 mod thread_pools;
 mod tls;
 mod tls_hostile;

@@ -47,6 +47,8 @@ pub(crate) struct StartupSettings {
     pub(crate) command: crate::upgrade::CommandLine,
     /// Whether the process runs in the background.
     pub(crate) daemonized: std::sync::atomic::AtomicBool,
+    /// How long a loop may be stuck before the service manager restarts the server; empty if there is none.
+    pub(crate) service_watchdog: std::sync::OnceLock<std::time::Duration>,
 }
 
 impl StartupSettings {
@@ -314,7 +316,9 @@ fn explain_format(build: &mut ConfigurationBuild) {
     let format = main.first().and_then(|file| recognise_format(&file.text));
     if let Some(format) = format {
         let text = "Weir reads an nginx.conf (\"weir init\" writes one)";
-        first.notes.push(format!("this looks like {format}; {text}"));
+        first
+            .notes
+            .push(format!("this looks like {format}; {text}"));
     }
 }
 
@@ -437,6 +441,7 @@ pub(crate) mod tests {
             arguments: String::new(),
             command: Default::default(),
             daemonized: false.into(),
+            service_watchdog: Default::default(),
         };
         load(&startup, Box::new(files), LogFiles::default()).map_err(|LoadFailure(messages)| {
             messages

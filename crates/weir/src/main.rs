@@ -46,6 +46,7 @@ mod run;
 mod sandbox;
 mod sandbox_paths;
 mod serve;
+mod service_manager;
 mod single_process;
 mod sockets;
 mod startup_log;

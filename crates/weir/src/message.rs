@@ -55,6 +55,8 @@ pub(crate) enum MessageKind {
     /// To the master: access to a file was denied. If the sandbox's files have been replaced, a new
     /// worker is needed.
     FileDenied = 10,
+    /// To the master: no loop is stuck. Only sent if a service manager wants to know.
+    Beat = 11,
 }
 
 impl MessageKind {
@@ -72,6 +74,7 @@ impl MessageKind {
             MessageKind::Sockets,
             MessageKind::Sandboxed,
             MessageKind::FileDenied,
+            MessageKind::Beat,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)

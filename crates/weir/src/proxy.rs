@@ -89,6 +89,7 @@ fn prepare(
         arguments: format!("proxy {}", arguments.url),
         command: Default::default(),
         daemonized: false.into(),
+        service_watchdog: Default::default(),
     };
     Ok((startup, origin, address))
 }

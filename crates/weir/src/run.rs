@@ -12,6 +12,7 @@
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -34,6 +35,7 @@ use crate::orphan::OrphanWorker;
 use crate::paths::{ServerPaths, SystemProbe};
 use crate::prepare::{self, OpenedResources, PidFile};
 use crate::reference;
+use crate::service_manager;
 use crate::sockets::{self, ListeningSockets};
 use crate::startup_log::StartupLog;
 use crate::terminal;
@@ -131,6 +133,7 @@ fn startup(
         arguments: crate::load_configuration::joined(arguments.iter().map(OsString::as_os_str)),
         command: crate::upgrade::CommandLine::new(arguments),
         daemonized: false.into(),
+        service_watchdog: Default::default(),
     })
 }
 
@@ -450,6 +453,12 @@ pub(crate) fn start(
         .as_deref()
         .map(|numbers| ListeningSockets::inherited(numbers, startup_log));
     let mut inherited = inherited.unwrap_or_default();
+    let passed = service_manager::passed_sockets();
+    if let Some(time) = service_manager::watchdog_time(is_upgrade) {
+        // The first and only time that it is set.
+        let _ = startup.service_watchdog.set(time);
+    }
+    inherit_from_manager(passed, &mut inherited, startup_log);
     // An upgrade has its predecessor's sockets already, and `weir serve` has no predecessor.
     let orphans = match !is_upgrade && startup.text.is_none() && loaded.core.master_process {
         true => take_over(&startup, &mut inherited, startup_log),
@@ -501,6 +510,21 @@ pub(crate) fn start(
                     .remove_files_missing_in(&ListeningSockets::default(), log);
             }
             1
+        }
+    }
+}
+
+/// Adds the sockets of socket units, and those that were stored while the unit was restarted.
+fn inherit_from_manager(
+    passed: Vec<OwnedFd>,
+    sockets: &mut ListeningSockets,
+    startup_log: StartupLog<'_>,
+) {
+    for socket in passed {
+        if let Err(error) = sockets.add_inherited(socket) {
+            let error = ErrnoText(&error);
+            let text = "a socket of the service manager cannot be used";
+            startup_log.log(LogLevel::Warn, format_args!("{text}{error}, ignored"));
         }
     }
 }

@@ -195,6 +195,7 @@ fn prepare(arguments: &ServeArguments, temporary: &Path) -> Result<PreparedServe
         arguments: format!("serve {shown}"),
         command: Default::default(),
         daemonized: false.into(),
+        service_watchdog: Default::default(),
     };
     Ok(PreparedServe {
         startup,

@@ -533,6 +533,13 @@ impl WorkerLoops {
         deadline.into_iter().chain(old).min()
     }
 
+    /// How long the longest of the loops' current iterations has taken so far; those of loops that wait have ended.
+    pub(crate) fn longest_iteration(&self) -> Duration {
+        let loops = self.loops.iter();
+        let durations = loops.map(|loop_slot| loop_slot.handle().turn_duration());
+        durations.max().unwrap_or_default()
+    }
+
     /// A descriptor that becomes readable when a loop ends.
     pub(crate) fn ended(&self) -> BorrowedFd<'_> {
         self.loop_ended.0.as_fd()

@@ -68,7 +68,7 @@ pub(crate) fn run(
         enter_sandbox(rules, &log, &channel);
     }
     let code = match prepared {
-        Ok(()) => match WorkerLoops::new(startup, log.clone()) {
+        Ok(()) => match WorkerLoops::new(Arc::clone(&startup), log.clone()) {
             Ok(worker) => ControlThread {
                 worker,
                 channel: Some(channel),
@@ -76,6 +76,11 @@ pub(crate) fn run(
                 master,
                 sockets: Vec::new(),
                 refusals: FileRefusals::default(),
+                beats: startup
+                    .service_watchdog
+                    .get()
+                    .copied()
+                    .map(WorkerBeats::new),
             }
             .run(&signals),
             Err(error) => {
@@ -220,6 +225,38 @@ struct ControlThread {
     sockets: Vec<Arc<OwnedFd>>,
     /// Denied files that are to be reported.
     refusals: FileRefusals,
+    /// The messages for the service manager's watchdog, if it wants any.
+    beats: Option<WorkerBeats>,
+}
+
+/// Tells the master, several times in the time that the service manager allows, that no loop is stuck.
+struct WorkerBeats {
+    /// A loop is stuck if an iteration takes longer.
+    limit: Duration,
+    /// When the next message is due.
+    due: Instant,
+}
+
+impl WorkerBeats {
+    fn new(allowed: Duration) -> WorkerBeats {
+        WorkerBeats {
+            limit: allowed / 2,
+            due: rt::clock::read_clock(),
+        }
+    }
+
+    /// Sends the message if it is due and deserved.
+    fn send(&mut self, worker: &WorkerLoops, channel: Option<&Channel>) {
+        let now = rt::clock::read_clock();
+        if now < self.due {
+            return;
+        }
+        self.due = now + self.limit / 2;
+        if let Some(channel) = channel.filter(|_| worker.longest_iteration() < self.limit) {
+            // If the master is gone, the next message will tell.
+            let _ = channel.send(MessageKind::Beat as u8, b"", &[]);
+        }
+    }
 }
 
 impl ControlThread {
@@ -260,7 +297,13 @@ impl ControlThread {
         let peers = descriptors.len() - others;
         // Last, so that the numbers of the others do not depend on whether there is a sandbox.
         descriptors.extend(LandlockDenials.descriptor());
-        let ready = match process::wait_readable(&descriptors, self.worker.next_check()) {
+        let now = rt::clock::read_clock();
+        let beat = self
+            .beats
+            .as_ref()
+            .map(|beats| beats.due.saturating_duration_since(now));
+        let timeout = self.worker.next_check().into_iter().chain(beat).min();
+        let ready = match process::wait_readable(&descriptors, timeout) {
             Ok(ready) => ready,
             Err(error) => {
                 let text = format_args!("poll() failed{}", ErrnoText(&error));
@@ -288,6 +331,9 @@ impl ControlThread {
         // After the messages: a configuration that arrived before a signal to quit is still applied.
         if ready[0] {
             self.take_signals(signals)?;
+        }
+        if let Some(beats) = &mut self.beats {
+            beats.send(&self.worker, self.channel.as_ref());
         }
         if self.worker.check(ready[1]) {
             return ControlFlow::Break(WorkerExit::Done);
@@ -381,7 +427,8 @@ impl ControlThread {
                 | MessageKind::Refused
                 | MessageKind::Sockets
                 | MessageKind::Sandboxed
-                | MessageKind::FileDenied,
+                | MessageKind::FileDenied
+                | MessageKind::Beat,
             )
             | None => {
                 self.worker.log().log_plain(

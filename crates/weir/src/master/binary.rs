@@ -37,6 +37,7 @@ impl MasterProcess {
                 self.notice(format_args!("the old binary's master process has ended"));
                 self.other = None;
                 self.adopt_orphans();
+                self.tell_ready("serving");
             }
             MasterRole::New(_) | MasterRole::Old => {}
         }

@@ -40,6 +40,7 @@ use crate::load_configuration::{LoadedConfiguration, StartupSettings};
 use crate::message::{HAND_OVER, MessageKind, encode_logs};
 use crate::orphan::{OrphanListener, OrphanWorker};
 use crate::prepare::{self, OpenedResources, PidFile};
+use crate::service_manager::ServiceManager;
 use crate::sockets::ListeningSockets;
 use crate::startup_log::StartupLog;
 use crate::upgrade::{MasterRole, OtherMaster, UpgradeMessage};
@@ -89,6 +90,8 @@ pub(crate) struct MasterProcess {
     first_worker_failed: bool,
     /// When a worker was last replaced because of changed paths.
     renewed_at: Option<Instant>,
+    /// systemd, if it has started this server.
+    manager: ServiceManager,
 }
 
 /// The action in progress whose outcome commands wait for.
@@ -142,6 +145,7 @@ impl MasterProcess {
             has_served: false,
             first_worker_failed: false,
             renewed_at: None,
+            manager: ServiceManager::default(),
         }
     }
 
@@ -266,13 +270,40 @@ impl MasterProcess {
             self.quit_first(index, HAND_OVER);
         }
         self.dismiss_orphans(index);
+        self.tell_ready("serving");
         self.report_outcome(AwaitedAction::Configuration(number), true, "");
+    }
+
+    /// Tells systemd that the server serves, and in which state it is.
+    fn tell_ready(&mut self, status: &str) {
+        if self.has_served && self.owns_unit() && self.end == MasterEnd::No {
+            self.manager.ready(&self.opened.sockets, status);
+        }
+    }
+
+    /// Whether systemd listens to this master. During an upgrade the unit belongs to the old one, which moves it when it quits.
+    fn owns_unit(&self) -> bool {
+        self.other
+            .as_ref()
+            .is_none_or(|other| other.role != MasterRole::Old)
+    }
+
+    /// Tells systemd that this master exits, unless its successor serves.
+    fn tell_stopping(&self) {
+        let successor = self.other.as_ref().and_then(|other| match other.role {
+            MasterRole::New(process) if other.serves => Some(process),
+            MasterRole::New(_) | MasterRole::Old => None,
+        });
+        self.manager.stopping(successor);
     }
 
     /// Reports the outcome of an action to the watchers.
     fn report_outcome(&mut self, action: AwaitedAction, done: bool, lines: &str) {
         if self.awaited == action {
             self.awaited = AwaitedAction::Nothing;
+            if !done {
+                self.tell_ready("serving the previous configuration: the new one was rejected");
+            }
             let lines = lines.to_owned();
             self.watchers.report(&ActionOutcome { done, lines });
         }
@@ -287,6 +318,7 @@ impl MasterProcess {
         if !lines.starts_with(program) {
             lines.insert_str(0, &format!("{program}: [emerg] "));
         }
+        self.tell_ready("serving the previous configuration: the new one was rejected");
         self.watchers.report(&ActionOutcome { done: false, lines });
     }
 
@@ -334,6 +366,9 @@ impl MasterProcess {
             return self.return_to_service();
         }
         self.notice(format_args!("reconfiguring"));
+        if self.owns_unit() {
+            self.manager.reloading();
+        }
         let mut loaded = match crate::load_configuration::load_from_disk(&self.startup) {
             Ok(loaded) => loaded,
             Err(failure) => {

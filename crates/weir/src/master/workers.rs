@@ -61,6 +61,8 @@ impl MasterProcess {
                 }
             }
             Some(MessageKind::FileDenied) => self.renew_sandbox(index),
+            // Of the worker in charge only: an older one is on its way out.
+            Some(MessageKind::Beat) if index + 1 == self.workers.len() => self.manager.beat(),
             Some(_) | None => {}
         }
     }
@@ -260,6 +262,9 @@ impl MasterProcess {
     /// Tells all workers to quit; they hand their connections to a new binary that serves.
     pub(super) fn quit_workers(&mut self) {
         self.crashes.respawn_at = None;
+        if self.end != MasterEnd::No {
+            self.tell_stopping();
+        }
         let mut how: &[u8] = b"";
         if let Some(other) = &self.other {
             // Before the workers are told: from now on the other master must not hand connections to them.
@@ -285,6 +290,7 @@ impl MasterProcess {
         if !matches!(self.end, MasterEnd::Terminate(_)) {
             self.end = MasterEnd::Terminate(rt::clock::read_clock() + KILL_AFTER);
         }
+        self.tell_stopping();
         self.crashes.respawn_at = None;
         self.quit_at = None;
         if let Some(other) = &self.other {
