@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod deb;
 mod docs;
 mod figures;
 mod lua_suites;
@@ -62,6 +63,11 @@ const TASKS: &[(&str, &str, Task)] = &[
         "suites",
         "applications and conformance suites through Weir and through nginx: suites [NAME…] (--help lists them)",
         applications,
+    ),
+    (
+        "deb",
+        "Debian packages in target/deb: weir-bin, weir, weir-nginx (--binary PATH: of this binary)",
+        deb::run,
     ),
     (
         "lua-suites",

@@ -6,6 +6,8 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use crate::replaced_build::ReplacedBuild;
+
 /// The version of nginx whose configuration language and messages Weir follows.
 pub(crate) const NGINX_VERSION: &str = "1.31.5";
 
@@ -146,7 +148,11 @@ const CONFIGURE_ARGUMENTS: &[ConfigureArgument] = &[
 ];
 
 /// The text of `-V`, after the version line. `has` says whether a directive is known.
-pub(crate) fn build_text(identity: ProgramIdentity, has: impl Fn(&str) -> bool) -> String {
+pub(crate) fn build_text(
+    identity: ProgramIdentity,
+    replaced: Option<&ReplacedBuild>,
+    has: impl Fn(&str) -> bool,
+) -> String {
     let mut text = format!("built by {}\n", env!("WEIR_RUSTC"));
     if has("ssl_certificate") {
         text.push_str(match identity {
@@ -158,6 +164,10 @@ pub(crate) fn build_text(identity: ProgramIdentity, has: impl Fn(&str) -> bool) 
         });
     }
     text.push_str("configure arguments:");
+    for argument in replaced.iter().flat_map(|build| &build.arguments) {
+        text.push(' ');
+        text.push_str(argument);
+    }
     for part in CONFIGURE_ARGUMENTS {
         let argument = if has(part.directive) {
             part.with
@@ -199,7 +209,7 @@ mod tests {
 
     #[test]
     fn modules_are_listed_by_what_is_there() {
-        let text = build_text(ProgramIdentity::Weir, |directive| {
+        let text = build_text(ProgramIdentity::Weir, None, |directive| {
             directive == "gzip_static" || directive == "proxy_pass"
         });
         assert!(text.contains(" --with-http_gzip_static_module"));

@@ -42,6 +42,7 @@ mod paths;
 mod prepare;
 mod proxy;
 mod reference;
+mod replaced_build;
 mod run;
 mod sandbox;
 mod sandbox_paths;

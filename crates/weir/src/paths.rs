@@ -15,6 +15,9 @@
 //! by the user's own directory in `/tmp`, and the logs by standard error. Under the name `nginx`
 //! with `-p` nothing is replaced, so that every error is nginx's.
 //!
+//! Where a package has put this program in the place of an nginx binary, that binary's paths are used under its name
+//! ([`ReplacedBuild`]), so that a configuration finds what it found before.
+//!
 //! `-c` and `-e` are relative to the prefix, as in nginx; if a file that `-c` names is not there,
 //! it is looked for in the current directory. An `include` is relative to the directory of the
 //! configuration file.
@@ -26,6 +29,7 @@ use rt::file::modes;
 
 use crate::arguments::NginxOptions;
 use crate::identity::ProgramIdentity;
+use crate::replaced_build::ReplacedBuild;
 
 /// The paths that follow from the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,6 +81,8 @@ pub(crate) struct SystemProbe<'a> {
     pub(crate) variable: &'a dyn Fn(&str) -> Option<OsString>,
     /// This user's number.
     pub(crate) user: u32,
+    /// The nginx binary in whose place this program was put, if it was started under that name.
+    pub(crate) replaced: Option<ReplacedBuild>,
 }
 
 /// Default places.
@@ -143,6 +149,14 @@ impl ServerPaths {
             Some(prefix) => ServerPaths::under(prefix, ground),
             None => ServerPaths::of_system(identity, ground),
         };
+        let replaced = ground
+            .replaced
+            .as_ref()
+            .filter(|_| options.prefix.is_none());
+        if let Some(build) = replaced {
+            replace(&mut paths.prefix, &build.prefix);
+            replace(&mut paths.configuration, &build.configuration);
+        }
         if let Some(configuration) = &options.configuration {
             let below = paths.prefix.join(configuration);
             let here = std::path::absolute(configuration).ok();
@@ -157,6 +171,9 @@ impl ServerPaths {
             paths.is_named = true;
         }
         paths.place_defaults(identity, options.prefix.is_some(), ground);
+        if let Some(build) = replaced {
+            paths.use_defaults_of(build);
+        }
         if let Some(log) = &options.error_log {
             let stream = log.as_os_str().is_empty() || log == Path::new("stderr");
             paths.error_log = (!stream).then(|| paths.prefix.join(log));
@@ -237,6 +254,16 @@ impl ServerPaths {
         }
     }
 
+    /// The default paths of a binary that this program replaces. Its package has made the directories.
+    fn use_defaults_of(&mut self, build: &ReplacedBuild) {
+        if let Some(log) = &build.error_log {
+            self.error_log = (log != Path::new("stderr")).then(|| log.clone());
+        }
+        replace(&mut self.access_log, &build.access_log);
+        replace(&mut self.pid, &build.pid);
+        replace(&mut self.temporary, &build.temporary);
+    }
+
     /// Makes every path absolute: the worker may have another working directory.
     pub(crate) fn absolute(&mut self) -> std::io::Result<()> {
         let own = self.own_folders.iter_mut().map(|own| &mut own.path);
@@ -251,6 +278,13 @@ impl ServerPaths {
             *path = std::path::absolute(&*path)?;
         }
         Ok(())
+    }
+}
+
+/// Replaces a path if there is another one.
+fn replace(path: &mut PathBuf, other: &Option<PathBuf>) {
+    if let Some(other) = other {
+        path.clone_from(other);
     }
 }
 
@@ -282,6 +316,7 @@ mod tests {
             writable: &below,
             variable: &value,
             user: 7,
+            replaced: None,
         };
         ServerPaths::find(identity, &options, &ground)
     }

@@ -35,6 +35,7 @@ use crate::orphan::OrphanWorker;
 use crate::paths::{ServerPaths, SystemProbe};
 use crate::prepare::{self, OpenedResources, PidFile};
 use crate::reference;
+use crate::replaced_build::ReplacedBuild;
 use crate::service_manager;
 use crate::sockets::{self, ListeningSockets};
 use crate::startup_log::StartupLog;
@@ -103,8 +104,18 @@ fn show_version(identity: ProgramIdentity, options: &NginxOptions) {
         let tables = reference::tables();
         terminal::report_text(format_args!(
             "{}",
-            build_text(identity, |name| modules::has_directive(&tables, name))
+            build_text(identity, replaced_build(identity).as_ref(), |name| {
+                modules::has_directive(&tables, name)
+            })
         ));
+    }
+}
+
+/// The nginx binary in whose place this program was put; `None` under its own name.
+fn replaced_build(identity: ProgramIdentity) -> Option<ReplacedBuild> {
+    match identity {
+        ProgramIdentity::Nginx => ReplacedBuild::read(),
+        ProgramIdentity::Weir => None,
     }
 }
 
@@ -119,6 +130,7 @@ fn startup(
         writable: &|path| modes::could_make(path).is_ok(),
         variable: &|name| std::env::var_os(name),
         user: process::user_id(),
+        replaced: replaced_build(identity),
     };
     let mut paths = ServerPaths::find(identity, options, &ground);
     paths
