@@ -71,9 +71,14 @@ const PACKAGES: &[DebianPackage] = &[
     },
 ];
 
-/// Builds the packages. `--binary PATH` takes a binary that is there already.
+/// Builds the packages. `--binary PATH` takes a binary that is there already; `--uncompressed` is for a test of the packages, for
+/// it takes a second.
 pub(crate) fn run(flags: &mut Flags) -> Outcome {
     let mut binary: PathBuf = flags.value("--binary", PathBuf::new())?;
+    let compression = match flags.has("--uncompressed") {
+        true => "-Znone",
+        false => "-Zxz",
+    };
     flags.finish()?;
     packages::need(&[("dpkg-shlibdeps", "dpkg-dev")])?;
     if binary.as_os_str().is_empty() {
@@ -89,8 +94,9 @@ pub(crate) fn run(flags: &mut Flags) -> Outcome {
         let _ = fs::remove_dir_all(&tree);
         let program = package.has_program.then_some(binary.as_path());
         fill(package, &tree, program)?;
+        check_scripts(&tree)?;
         let mut pack = Command::new("dpkg-deb");
-        pack.args(["--root-owner-group", "--build", "-Zxz"]);
+        pack.args(["--root-owner-group", "--build", compression]);
         shell::run(pack.arg(&tree).arg(&target), PACK)?;
     }
     Ok(())
@@ -196,6 +202,17 @@ fn fill_control(package: &DebianPackage, tree: &Path, libraries: &str) -> Outcom
         let file = source.join(name);
         if file.exists() {
             write(&place.join(name), &read(&file)?, mode)?;
+        }
+    }
+    Ok(())
+}
+
+/// A script that the shell cannot read would leave a package half installed.
+fn check_scripts(tree: &Path) -> Outcome {
+    for name in ["preinst", "postinst", "prerm", "postrm"] {
+        let script = tree.join("DEBIAN").join(name);
+        if script.exists() {
+            shell::output(Command::new("sh").arg("-n").arg(&script), PACK)?;
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use xtask::flags::Flags;
 use xtask::shell::{self, cargo, run};
 use xtask::{Outcome, packages};
 
-use crate::{docs, tidy};
+use crate::{deb, docs, tidy};
 
 const BUILD: Duration = Duration::from_secs(15 * 60);
 const SUITE: Duration = Duration::from_secs(10 * 60);
@@ -125,6 +125,14 @@ pub(crate) fn ci(flags: &mut Flags) -> Outcome {
     println!("\n== documentation drift");
     docs::run(&mut Flags::new(std::iter::once("--check".to_owned())))?;
     test(&mut Flags::new(std::iter::empty()))?;
+    println!("\n== packages");
+    let binary = shell::target().join("debug/weir");
+    let flags = [
+        "--uncompressed".into(),
+        "--binary".into(),
+        binary.display().to_string(),
+    ];
+    deb::run(&mut Flags::new(flags.into_iter()))?;
     println!("\n== differences from nginx that no rule knows");
     // Areas in which nothing is unknown; more of them with each class that is mended. What a rule calls open is shown, and is no
     // failure here.
