@@ -325,6 +325,7 @@ fn enter_location(request: &mut Request, location: LocationId) -> HandlerOutcome
     if core.internal && !request.flow.internal {
         return HandlerOutcome::Status(404);
     }
+    request.limit_keepalive(core);
     let limit = core.client_max_body_size;
     if limit != 0
         && !request.is_subrequest()

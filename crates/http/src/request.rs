@@ -329,6 +329,16 @@ impl Request {
         };
     }
 
+    /// Has the connection close after the response if this location, which the request passes through, wants that: one that
+    /// redirects elsewhere counts like the one that answers, as in nginx.
+    pub fn limit_keepalive(&mut self, core: &LocationConf) {
+        if core.keepalive_timeout.is_zero()
+            || self.client.requests.get() >= core.keepalive_requests as u64
+        {
+            self.delivery.close();
+        }
+    }
+
     /// The engine's own settings in the current location.
     pub fn core(&self) -> Arc<LocationConf> {
         Arc::clone(&self.site.location(self.location).core)
@@ -384,6 +394,7 @@ impl Request {
         self.states.clear();
         self.facts.clear();
         self.enter_location(location);
+        self.limit_keepalive(&self.core());
         HandlerOutcome::Jump
     }
 

@@ -168,18 +168,24 @@ fn converse(dice: &mut Dice, connection: usize, talk: &mut Vec<Step>) {
     match dice.below(4) {
         // A head as it is, and a second one behind it, so that it shows what was left of the first.
         0 | 1 => {
-            let bytes = |dice: &mut Dice| Content::new(dice.word(HEADS).replace('\n', "\r\n"));
-            talk.push(Step::Send {
-                connection,
-                bytes: bytes(dice),
-            });
-            talk.push(Step::Send {
-                connection,
-                bytes: Content::new(
-                    "GET /r/second HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
-                ),
-            });
-            talk.push(Step::Half { connection });
+            let first = dice.word(HEADS).replace('\n', "\r\n");
+            let second = "GET /r/second HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+            // In one piece or with time between them: else it is chance whether one read finds both.
+            let pieces = match dice.chance(1, 2) {
+                true => vec![format!("{first}{second}")],
+                false => vec![first.clone(), second.to_owned()],
+            };
+            for (i, piece) in pieces.into_iter().enumerate() {
+                talk.extend((i > 0).then_some(Step::Pause(3)));
+                talk.push(Step::Send {
+                    connection,
+                    bytes: Content::new(piece),
+                });
+            }
+            // Which comes first, the end of what the client sends or an answer from behind, is chance.
+            if !first.contains("/up/") {
+                talk.push(Step::Half { connection });
+            }
             talk.push(Step::Rest { connection });
         }
         // Several requests before the first answer.

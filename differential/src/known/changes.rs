@@ -120,8 +120,11 @@ pub const CHANGES: &[Rule] = &[
                 Step::Send { bytes, .. } => bytes.bytes().starts_with(b"CONNECT "),
                 _ => false,
             };
-            let is_one =
-                |a: &str, b: &str| a.starts_with("HTTP/1.1 400 ") && b.starts_with("HTTP/1.1 405 ");
+            // An error page for 405 may have another status.
+            let is_one = |a: &str, b: &str| {
+                a.starts_with("HTTP/1.1 400 ")
+                    && (b.starts_with("HTTP/1.1 405 ") || seen.has("error_page"))
+            };
             seen.case.talk.iter().any(asks)
                 && (is_one(&seen.difference.oracle, &seen.difference.weir)
                     || ((seen.is("log: $") || seen.is("event ")) && any_bytes(seen, is_one)))

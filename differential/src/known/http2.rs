@@ -3,6 +3,7 @@
 use super::evidence::any_pair;
 use super::{Reason, Rule, Seen};
 use crate::case::{Body, Request, Step};
+use crate::compare::DifferencePlace;
 use crate::side::client::Event;
 
 /// In the order of `docs/compat.md`.
@@ -188,7 +189,10 @@ fn event_of(seen: &Seen<'_>, is_one: impl Fn(usize) -> bool) -> bool {
     let Some([oracle, _]) = seen.sides else {
         return false;
     };
-    let event = seen.difference.at.and_then(|at| oracle.events.get(at));
+    let DifferencePlace::Event(at) = seen.difference.place else {
+        return false;
+    };
+    let event = oracle.events.get(at);
     seen.is("event ") && event.is_some_and(|(connection, _)| is_one(*connection))
 }
 
