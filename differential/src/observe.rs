@@ -141,6 +141,14 @@ pub fn error_line(line: &str) -> String {
         }
         None => message.to_owned(),
     };
+    // How long it was since the last request is chance.
+    let message = match message.split_once("excess: ") {
+        Some((before, after)) => {
+            let rest = after.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+            format!("{before}excess: #{rest}")
+        }
+        None => message,
+    };
     format!("[{level}] {message}")
 }
 

@@ -115,7 +115,15 @@ fn is_line_so(
 /// True when the difference is one of what was sent and logged, and not of a configuration or of files.
 pub(super) fn is_of_traffic(seen: &Seen<'_>) -> bool {
     let classes = [
-        "behind", "status ", "field ", "framing ", "body", "cut ", "event ", "log: ",
+        "behind",
+        "status ",
+        "field ",
+        "framing ",
+        "body",
+        "cut ",
+        "event ",
+        "log: ",
+        "error log: ",
     ];
     classes.iter().any(|class| seen.is(class))
 }
@@ -172,10 +180,10 @@ fn beginning(acts: &[Act]) -> Option<String> {
     }
 }
 
-/// True when an answer of a server that speaks HTTP begins so.
+/// True when an answer of a server that speaks HTTP, or plain bytes, begins so.
 pub(super) fn answers(seen: &Seen<'_>, is_so: impl Fn(&str) -> bool) -> bool {
     let http = seen.case.upstreams.iter();
-    let http = http.filter(|upstream| upstream.protocol == Protocol::Http);
+    let http = http.filter(|upstream| [Protocol::Http, Protocol::Tcp].contains(&upstream.protocol));
     let mut all = http.flat_map(|upstream| &upstream.answers);
     all.any(|acts| beginning(acts).is_some_and(|text| is_so(&text)))
 }

@@ -73,6 +73,19 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
+        name: "moments-of-breaks",
+        text: "Whether the error log has `while reading upstream` or `while sending to client` where an unbuffered response breaks off.",
+        reason: Reason::Chance("it depends on what one read brings"),
+        before: None,
+        matches: |seen| {
+            let words = "upstream prematurely closed connection while ";
+            let line = format!("{}{}", seen.difference.oracle, seen.difference.weir);
+            seen.is("error log: ")
+                && line.contains(words)
+                && (seen.has("memcached_pass") || seen.has_ending("_buffering"))
+        },
+    },
+    Rule {
         name: "length-of-a-suppressed-body",
         text: "`proxy_pass_request_body off` and its equivalents omit the length of the body; nginx announces the body and \
                does not send it.",

@@ -17,11 +17,17 @@ use crate::request::{HttpVersion, Request};
 use crate::response::OmittedFields;
 use crate::response_body::ResponseBody;
 
+/// What is done for a client once its exchange is over, in the words of the error log.
+pub(super) const SENDING: &str = "sending to client";
+
 /// Runs an exchange, and makes its response the response to the request.
 pub async fn exchange_and_respond(request: &mut Request, plan: ExchangePlan) -> HandlerOutcome {
     match Exchange::run_exchange(request, plan).await {
         Ok(exchange) => exchange.respond(request),
-        Err(none) => HandlerOutcome::Status(none.status),
+        Err(none) => {
+            request.head.doing.set(SENDING);
+            HandlerOutcome::Status(none.status)
+        }
     }
 }
 
