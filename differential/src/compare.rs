@@ -419,6 +419,7 @@ fn errors(oracle: &Observation, weir: &Observation, found: &mut Found) {
 /// The message of a line, without what varies from case to case: names in quotes, numbers, paths.
 fn message_of(line: &str) -> String {
     let message = line.split(", client: ").next().unwrap_or(line);
+    let message = message.split(" while ").next().unwrap_or(message);
     let mut kind = String::new();
     for (number, part) in message.split('"').enumerate() {
         kind.push_str(if number % 2 == 0 { part } else { "…" });

@@ -170,23 +170,26 @@ fn converse(dice: &mut Dice, connection: usize, talk: &mut Vec<Step>) {
         0 | 1 => {
             let first = dice.word(HEADS).replace('\n', "\r\n");
             let second = "GET /r/second HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-            // In one piece or with time between them: else it is chance whether one read finds both.
-            let pieces = match dice.chance(1, 2) {
-                true => vec![format!("{first}{second}")],
-                false => vec![first.clone(), second.to_owned()],
+            let send = |text: String| Step::Send {
+                connection,
+                bytes: Content::new(text),
             };
-            for (i, piece) in pieces.into_iter().enumerate() {
-                talk.extend((i > 0).then_some(Step::Pause(3)));
-                talk.push(Step::Send {
-                    connection,
-                    bytes: Content::new(piece),
-                });
+            // In one piece or behind the answer to the first: else it is chance whether one read finds both.
+            if dice.chance(1, 2) {
+                talk.push(send(format!("{first}{second}")));
+            } else {
+                talk.push(send(first.clone()));
+                talk.push(Step::Read { connection });
+                talk.push(send(second.to_owned()));
             }
             // Which comes first, the end of what the client sends or an answer from behind, is chance.
-            if !first.contains("/up/") {
+            if first.contains("/up/") {
+                talk.push(Step::Read { connection });
+                talk.push(Step::Read { connection });
+            } else {
                 talk.push(Step::Half { connection });
+                talk.push(Step::Rest { connection });
             }
-            talk.push(Step::Rest { connection });
         }
         // Several requests before the first answer.
         2 => {

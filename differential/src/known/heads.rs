@@ -54,8 +54,9 @@ pub(super) const HEADS: &[Rule] = &[
             // It counts as content in nginx.
             let is_counted = seen.is("log: $body_bytes_sent")
                 && matches!(numbers, (Ok(a), Ok(b)) if a == b + INTERIM.len());
+            let is_missing = seen.is("event 100 missing");
             sent(seen).any(expects)
-                && (is_counted || (seen.is("bytes") && any_events(seen, is_one)))
+                && (is_counted || is_missing || (seen.is("bytes") && any_events(seen, is_one)))
         },
     },
     Rule {

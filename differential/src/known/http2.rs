@@ -1,6 +1,6 @@
 //! Choices of HTTP/2: frames that are none, and what belongs to a connection and not to a message.
 
-use super::evidence::any_pair;
+use super::evidence::{any_pair, sends_chunks};
 use super::{Reason, Rule, Seen};
 use crate::case::{Body, Request, Step};
 use crate::compare::DifferencePlace;
@@ -104,7 +104,7 @@ pub(super) const HTTP2: &[Rule] = &[
     },
     Rule {
         name: "length-of-what-has-come",
-        text: "Content of HTTP/2 that has come before its request is passed on is whole, also with `proxy_request_buffering off`: it has a \
+        text: "Content that has come before its request is passed on is whole, also with `proxy_request_buffering off`: it has a \
                `Content-Length`, and `$request_body` and `$content_length` tell of it; nginx sends chunks if the client told no length.",
         reason: Reason::Rfc("RFC 9110, section 8.6: a length should be sent where it is known"),
         before: None,
@@ -117,7 +117,8 @@ pub(super) const HTTP2: &[Rule] = &[
                 "log: $request_body",
                 "log: $content_length",
             ];
-            let has_content = http2_requests(seen).any(|(_, request)| request.body != Body::None);
+            let has_content = http2_requests(seen).any(|(_, request)| request.body != Body::None)
+                || sends_chunks(seen);
             has_content
                 && seen.has_ending("_request_buffering")
                 && classes.iter().any(|class| seen.is(class))

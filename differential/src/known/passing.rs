@@ -73,16 +73,33 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
-        name: "moments-of-breaks",
-        text: "Whether the error log has `while reading upstream` or `while sending to client` where an unbuffered response breaks off.",
+        name: "what-was-being-done",
+        text: "Whether the error log has `while reading response header from upstream`, `while reading upstream` or `while sending to client`.",
         reason: Reason::Chance("it depends on what one read brings"),
         before: None,
         matches: |seen| {
-            let words = "upstream prematurely closed connection while ";
+            let without = |line: &str| {
+                [
+                    " while reading response header from upstream",
+                    " while reading upstream",
+                    " while sending to client",
+                ]
+                .iter()
+                .fold(line.to_owned(), |line, doing| line.replace(doing, ""))
+            };
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
+            seen.is("error log: parts of ") && without(oracle) == without(weir)
+        },
+    },
+    Rule {
+        name: "sizes-of-chunked-bodies",
+        text: "How much of a chunked body had come when it was found to be too large, in the error log.",
+        reason: Reason::Chance("how content is divided has no meaning (RFC 9112, section 7.1)"),
+        before: None,
+        matches: |seen| {
+            let words = "client intended to send too large chunked body: ";
             let line = format!("{}{}", seen.difference.oracle, seen.difference.weir);
-            seen.is("error log: ")
-                && line.contains(words)
-                && (seen.has("memcached_pass") || seen.has_ending("_buffering"))
+            seen.is("error log: ") && line.contains(words) && sends_chunks(seen)
         },
     },
     Rule {
@@ -360,9 +377,13 @@ pub(super) const PASSING: &[Rule] = &[
         matches: |seen| {
             let line = |text: &str| text.split("\\r\\n").next().unwrap_or("").to_owned();
             let (oracle, weir) = (line(&seen.difference.oracle), line(&seen.difference.weir));
-            seen.is("behind: first line")
-                && oracle.split(' ').count() > 3
-                && weir == encoded(&oracle)
+            let is_logged = seen.is("error log: parts of ")
+                && seen.difference.weir.replace("%20", " ")
+                    == seen.difference.oracle.replace("%20", " ");
+            is_logged
+                || (seen.is("behind: first line")
+                    && oracle.split(' ').count() > 3
+                    && weir == encoded(&oracle))
         },
     },
     Rule {

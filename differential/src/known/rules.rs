@@ -176,7 +176,9 @@ pub(super) const RULES: &[Rule] = &[
             let logged = seen.has("fastcgi_pass")
                 && seen.is("log: $request_completion")
                 && seen.difference.oracle == "OK";
-            both || fastcgi || logged
+            let told = seen.has("fastcgi_pass")
+                && seen.is("error log: added [error] upstream prematurely closed connection");
+            both || fastcgi || logged || told
         },
     },
     Rule {
