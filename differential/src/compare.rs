@@ -335,6 +335,14 @@ fn behind(a: &[Received], b: &[Received], number: usize, found: &mut Found) {
     }
 }
 
+/// What a line of the log tells of what the client sent.
+fn sent_by(line: &LogLine) -> Vec<(String, String)> {
+    let is_sent =
+        |name: &str| ["request", "remote_user"].contains(&name) || name.starts_with("http_");
+    let sent = line.iter().filter(|(name, _)| is_sent(name));
+    sent.cloned().collect()
+}
+
 fn log<'a>(oracle: &'a Observation, weir: &'a Observation, found: &mut Found) {
     if oracle.log.len() != weir.log.len() {
         let lines = |seen: &Observation| {
@@ -359,13 +367,7 @@ fn log<'a>(oracle: &'a Observation, weir: &'a Observation, found: &mut Found) {
     // target's lines. What both logged alike is no matter of order.
     let in_order = |seen: &'a Observation| {
         let mut lines: Vec<(usize, &LogLine)> = seen.log.iter().enumerate().collect();
-        lines.sort_by_cached_key(|(_, line)| {
-            let is_sent = |name: &str| {
-                ["request", "remote_user"].contains(&name) || name.starts_with("http_")
-            };
-            let sent = line.iter().filter(|(name, _)| is_sent(name));
-            sent.cloned().collect::<Vec<_>>()
-        });
+        lines.sort_by_cached_key(|(_, line)| sent_by(line));
         lines
     };
     let (mut left, mut right) = (in_order(oracle), in_order(weir));
@@ -373,7 +375,19 @@ fn log<'a>(oracle: &'a Observation, weir: &'a Observation, found: &mut Found) {
         let same = right.iter().position(|(_, other)| other == line);
         same.map(|at| right.remove(at)).is_none()
     });
-    for ((oracle, a), (weir, b)) in left.into_iter().zip(right) {
+    for (oracle, a) in left {
+        // Of lines that the client's words do not tell apart, the one that differs least.
+        let alike = right
+            .iter()
+            .take_while(|(_, b)| sent_by(b) == sent_by(a))
+            .count();
+        let of_it = right.iter().take(alike.max(1)).enumerate();
+        let nearest =
+            of_it.min_by_key(|(_, (_, b))| a.iter().filter(|pair| !b.contains(pair)).count());
+        let Some(nearest) = nearest.map(|(at, _)| at) else {
+            return;
+        };
+        let (weir, b) = right.remove(nearest);
         let place = DifferencePlace::Lines(oracle, weir);
         for name in crate::observe::VARIABLES {
             let value = |line: &[(String, String)]| {

@@ -212,44 +212,53 @@ fn failing(dice: &mut Dice) -> Case {
         ..Case::default()
     };
     for _ in 0..dice.between(3, 6) {
-        if dice.chance(1, 5) {
-            let connection = case.next_connection();
-            let bytes = Content::new(dice.word(HEADS).replace('\n', "\r\n"));
-            case.talk.push(Step::Connect {
-                connection,
-                port: 0,
-            });
-            case.talk.push(Step::Send { connection, bytes });
-            case.talk.push(Step::Read { connection });
-            case.talk.push(Step::Close { connection });
-            continue;
+        match dice.chance(1, 5) {
+            true => refused(dice, &mut case),
+            false => case.ask(asked(dice)),
         }
-        let name = dice.word(&["", "x.txt", "none", "index.html", "a%20b", "?a=1", "x%22y"]);
-        let target = format!("/{}/{name}", dice.below(4));
-        let method = dice.word(&[
-            "GET", "GET", "GET", "POST", "HEAD", "PUT", "DELETE", "MKCOL", "COPY",
-        ]);
-        let mut request = Request::new(method, &target);
-        if dice.chance(1, 3) {
-            request = request.with(
-                "Authorization",
-                dice.word(&["Basic dTp4", "Basic djp3", "Basic Og==", "Basic x"]),
-            );
-        }
-        if dice.chance(1, 4) {
-            request = request.with("Referer", "http://example.org/?\"q\"");
-        }
-        if dice.chance(1, 8) {
-            request = request.with("Range", "bytes=0-3");
-        }
-        if method == "POST" || method == "PUT" {
-            let content = Content::repeated("content ", *dice.pick(&[1, 10]));
-            request.body = match dice.chance(1, 2) {
-                true => Body::Length(content),
-                false => Body::Chunked(vec![content], Vec::new()),
-            };
-        }
-        case.ask(request);
     }
     case
+}
+
+/// A head that is refused, or of which something is overlooked.
+fn refused(dice: &mut Dice, case: &mut Case) {
+    let connection = case.next_connection();
+    let bytes = Content::new(dice.word(HEADS).replace('\n', "\r\n"));
+    case.talk.push(Step::Connect {
+        connection,
+        port: 0,
+    });
+    case.talk.push(Step::Send { connection, bytes });
+    case.talk.push(Step::Read { connection });
+    case.talk.push(Step::Close { connection });
+}
+
+/// A request to one of the locations.
+fn asked(dice: &mut Dice) -> Request {
+    let name = dice.word(&["", "x.txt", "none", "index.html", "a%20b", "?a=1", "x%22y"]);
+    let target = format!("/{}/{name}", dice.below(4));
+    let method = dice.word(&[
+        "GET", "GET", "GET", "POST", "HEAD", "PUT", "DELETE", "MKCOL", "COPY",
+    ]);
+    let mut request = Request::new(method, &target);
+    if dice.chance(1, 3) {
+        request = request.with(
+            "Authorization",
+            dice.word(&["Basic dTp4", "Basic djp3", "Basic Og==", "Basic x"]),
+        );
+    }
+    if dice.chance(1, 4) {
+        request = request.with("Referer", "http://example.org/?\"q\"");
+    }
+    if dice.chance(1, 8) {
+        request = request.with("Range", "bytes=0-3");
+    }
+    if method == "POST" || method == "PUT" {
+        let content = Content::repeated("content ", *dice.pick(&[1, 10]));
+        request.body = match dice.chance(1, 2) {
+            true => Body::Length(content),
+            false => Body::Chunked(vec![content], Vec::new()),
+        };
+    }
+    request
 }

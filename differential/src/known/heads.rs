@@ -151,11 +151,16 @@ pub(super) const HEADS: &[Rule] = &[
                     port.is_some_and(|port| !port.ends_with(']') && !is_port(port))
                 })
             };
-            let classes = ["bytes", "log: $", "log: lines ", "event "];
+            let classes = ["bytes", "log: $", "log: lines ", "event ", "status "];
             let is_refused = |text: &str| text.starts_with("HTTP/1.1 400 ");
+            let is_pair = |a: &Event, b: &Event| match (a, b) {
+                (Event::Response(a), Event::Response(b)) => a.status != 400 && b.status == 400,
+                _ => false,
+            };
             classes.iter().any(|class| seen.is(class))
                 && sent(seen).any(is_one)
-                && any_bytes(seen, |a, b| !is_refused(a) && is_refused(b))
+                && (any_bytes(seen, |a, b| !is_refused(a) && is_refused(b))
+                    || any_events(seen, is_pair))
         },
     },
     Rule {
@@ -166,7 +171,11 @@ pub(super) const HEADS: &[Rule] = &[
         before: None,
         matches: |seen| {
             let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
-            let is_one = (seen.is("log: $request_body_file") && oracle.is_empty())
+            let is_warned = seen.is(
+                "error log: added [warn] a client request body is buffered to a temporary file",
+            );
+            let is_one = is_warned
+                || (seen.is("log: $request_body_file") && oracle.is_empty())
                 || (seen.is("log: $request_body") && weir.is_empty());
             is_one && seen.has("client_body_buffer_size")
         },

@@ -1,6 +1,6 @@
 //! Choices of HTTP/2: frames that are none, and what belongs to a connection and not to a message.
 
-use super::evidence::{any_pair, sends_chunks};
+use super::evidence::{any_of_case, any_pair, sends_chunks};
 use super::{Reason, Rule, Seen};
 use crate::case::{Body, Request, Step};
 use crate::compare::DifferencePlace;
@@ -119,9 +119,12 @@ pub(super) const HTTP2: &[Rule] = &[
             ];
             let has_content = http2_requests(seen).any(|(_, request)| request.body != Body::None)
                 || sends_chunks(seen);
+            // What is too large is refused before a server is asked.
+            let is_refused = (seen.is("behind 0: requests ") || seen.is("log: $upstream_addr"))
+                && any_of_case(seen, |a, b| (a.status, b.status) == (413, 413));
             has_content
                 && seen.has_ending("_request_buffering")
-                && classes.iter().any(|class| seen.is(class))
+                && (is_refused || classes.iter().any(|class| seen.is(class)))
         },
     },
 ];

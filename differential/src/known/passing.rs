@@ -424,7 +424,9 @@ pub(super) const PASSING: &[Rule] = &[
             let is_lifetime = (seen.is("field Expires missing")
                 || seen.is("field Cache-Control missing")
                 || seen.is("log: $sent_http_cache_control"))
-                && any_pair(seen, |a, b| a.status == b.status && a.status >= 400);
+                && any_pair(seen, |a, b| {
+                    a.status == b.status && (a.status >= 400 || seen.has("error_page"))
+                });
             (is_charset || is_lifetime) && said(seen, |text| text.contains("X-Accel-Redirect: "))
         },
     },

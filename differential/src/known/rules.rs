@@ -325,6 +325,19 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
+        name: "announced-closes",
+        text: "A response of a server block, or of an `internal` location that refuses, says `Connection: close` where `keepalive_timeout 0` or \
+               `keepalive_requests` closes the connection; nginx says `keep-alive`, and closes it or overlooks the limit.",
+        reason: Reason::Rfc("RFC 9112, section 9.6: a server that closes says so"),
+        before: None,
+        matches: |seen| {
+            let is_said = seen.is("field Connection")
+                && (seen.difference.oracle == "keep-alive" && seen.difference.weir == "close");
+            (seen.has("keepalive_timeout") || seen.has("keepalive_requests"))
+                && (is_said || seen.is("event kept closed"))
+        },
+    },
+    Rule {
         name: "put-without-a-parent",
         text: "A `PUT` to a path whose parent is missing is 409; nginx says 500.",
         reason: Reason::Rfc("RFC 4918, section 9.7.1"),

@@ -14,6 +14,9 @@ use crate::request::Request;
 /// How logs show `ETIMEDOUT`: the timeouts are this server's, but nginx words them as the system's.
 const TIMED_OUT: &str = "(110: Connection timed out)";
 
+/// What is done for a client once its exchange is over, in the words of the error log.
+pub(super) const SENDING: &str = "sending to client";
+
 /// What the exchange was doing, which ends most lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExchangeStage {

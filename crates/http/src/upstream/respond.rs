@@ -7,6 +7,7 @@ use proto::KnownField;
 use proto::message::ResponseHead;
 
 use super::exchange::{Exchange, ExchangePlan};
+use super::exchange_log::SENDING;
 use super::protocol::{ContentLength, RequestTraits};
 use super::response_reader::ResponseReader;
 
@@ -16,9 +17,6 @@ use crate::module::HandlerOutcome;
 use crate::request::{HttpVersion, Request};
 use crate::response::OmittedFields;
 use crate::response_body::ResponseBody;
-
-/// What is done for a client once its exchange is over, in the words of the error log.
-pub(super) const SENDING: &str = "sending to client";
 
 /// Runs an exchange, and makes its response the response to the request.
 pub async fn exchange_and_respond(request: &mut Request, plan: ExchangePlan) -> HandlerOutcome {
