@@ -17,11 +17,11 @@ use weir_tests::Port;
 use crate::case::fill::Places;
 use crate::case::tree;
 use crate::case::{Case, Content, Step};
-use crate::observe::{Equal, Observation, log_format, log_line};
-use crate::side::client::{Patience, converse};
+use crate::observe::{Equal, Observation, error_line, log_format, log_line};
+use crate::side::client::{Observed, Patience, aligned, converse};
 use crate::side::server::{Program, Refusal, Running};
 use crate::side::tls;
-use crate::side::upstream::Behind;
+use crate::side::upstream::{Behind, Received};
 use crate::side::{ADDRESSES, FOLDERS};
 use crate::spent::Spent;
 use crate::version::Version;
@@ -341,20 +341,24 @@ impl<'a> Start<'a> {
                     return Err("it does not start, and does not say why".to_owned());
                 };
                 match self.search(program, side, &out)? {
-                    Some(number) => refused[number] = Some(first),
+                    Some((number, said)) => {
+                        let mut refusal = said.first().cloned().unwrap_or(first);
+                        refusal.others = said.into_iter().map(|said| said.message).collect();
+                        refused[number] = Some(refusal);
+                    }
                     None => return Err(format!("refused without a case: {}", first.message)),
                 }
             }
         }
     }
 
-    /// Finds a case that is refused alone, where no line tells which one it is, by halves.
+    /// Finds a case that is refused alone, where no line tells which one it is, by halves; and all that is said of it.
     fn search(
         &self,
         program: &Program,
         side: usize,
         out: &[bool],
-    ) -> Result<Option<usize>, String> {
+    ) -> Result<Option<(usize, Vec<Refusal>)>, String> {
         let mut suspects: Vec<usize> = (0..out.len()).filter(|number| !out[*number]).collect();
         while suspects.len() > 1 {
             let (left, right) = suspects.split_at(suspects.len() / 2);
@@ -374,8 +378,8 @@ impl<'a> Start<'a> {
         };
         let alone: Vec<bool> = (0..out.len()).map(|number| number != last).collect();
         self.write(side, &alone)?;
-        let refused = !program.test(&self.side(side))?.is_empty();
-        Ok(refused.then_some(last))
+        let said = program.test(&self.side(side))?;
+        Ok((!said.is_empty()).then_some((last, said)))
     }
 
     /// Has the conversations of these cases.
@@ -409,7 +413,7 @@ impl<'a> Start<'a> {
 
     fn converse(&self, bench: &Bench, number: usize) -> Result<[Observation; 2], String> {
         let case = &self.cases[number];
-        let one = |side: usize| -> Result<Observation, String> {
+        let one = |side: usize| -> Result<(Vec<Observed>, Vec<Vec<Received>>), String> {
             let places = self.places(number, side);
             let behind = case
                 .upstreams
@@ -418,22 +422,22 @@ impl<'a> Start<'a> {
                 .map(|(i, upstream)| Behind::start(upstream, i, &places))
                 .collect::<Result<Vec<_>, _>>()?;
             let events = converse(&case.talk, &places, &behind, bench.patience);
-            Ok(Observation {
-                events,
-                received: behind.into_iter().map(Behind::stop).collect(),
-                ..Observation::default()
-            })
+            Ok((events, behind.into_iter().map(Behind::stop).collect()))
         };
         // Both at a time: what neither of them answers is waited for once.
-        std::thread::scope(|scope| {
+        let (oracle, weir) = std::thread::scope(|scope| {
             let oracle = scope.spawn(|| one(0));
             let weir = one(1);
-            let oracle = oracle.join();
-            Ok([
-                oracle.unwrap_or_else(|_| Err("a conversation failed".to_owned()))?,
-                weir?,
-            ])
-        })
+            let failed = |_| Err("a conversation failed".to_owned());
+            (oracle.join().unwrap_or_else(failed), weir)
+        });
+        let (oracle, weir) = (oracle?, weir?);
+        let mut received = [oracle.1, weir.1].into_iter();
+        Ok(aligned([oracle.0, weir.0]).map(|events| Observation {
+            events,
+            received: received.next().unwrap_or_default(),
+            ..Observation::default()
+        }))
     }
 
     /// Adds what the servers wrote, now that they have ended, and makes the sides equal where only places differ.
@@ -459,7 +463,11 @@ impl<'a> Start<'a> {
                 continue;
             };
             for side in 0..2 {
-                seen[side].files = files(&self.places(number, side).own);
+                let own = self.places(number, side).own;
+                let errors = fs::read(own.join("error.log")).unwrap_or_default();
+                let errors = String::from_utf8_lossy(&errors);
+                seen[side].errors = errors.lines().map(error_line).collect();
+                seen[side].files = files(&own);
                 self.equal(side, versions).make(&mut seen[side]);
             }
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 
 use crate::case::content::shown;
-use crate::observe::Observation;
+use crate::observe::{LogLine, Observation};
 use crate::side::client::Event;
 use crate::side::reply::{Framing, Response};
 use crate::side::upstream::Received;
@@ -18,8 +18,21 @@ pub struct Difference {
     pub oracle: String,
     /// What Weir showed.
     pub weir: String,
-    /// The index of the event of the client, or of the line of the log, to which it belongs.
-    pub at: Option<usize>,
+    /// Where it is.
+    pub place: DifferencePlace,
+}
+
+/// Where a difference is: a rule explains one exchange, and not all that differs in its case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DifferencePlace {
+    /// In the case as a whole: its configuration, its files, or how many there are of something.
+    Case,
+    /// The event of the client with this index.
+    Event(usize),
+    /// These lines of the access logs, of nginx's and of Weir's.
+    Lines(usize, usize),
+    /// The requests of this number that the server behind of this number received.
+    Behind(usize, usize),
 }
 
 /// Values are shown up to this length.
@@ -30,13 +43,19 @@ struct Found {
 }
 
 impl Found {
-    fn add(&mut self, class: impl Into<String>, oracle: String, weir: String, at: Option<usize>) {
+    fn add(
+        &mut self,
+        class: impl Into<String>,
+        oracle: String,
+        weir: String,
+        place: DifferencePlace,
+    ) {
         let cut = |text: String| text.chars().take(SHOWN).collect();
         self.list.push(Difference {
             class: class.into(),
             oracle: cut(oracle),
             weir: cut(weir),
-            at,
+            place,
         });
     }
 }
@@ -47,17 +66,11 @@ pub fn compare(oracle: &Observation, weir: &Observation) -> Vec<Difference> {
     for (i, (a, b)) in oracle.events.iter().zip(&weir.events).enumerate() {
         event(&a.1, &b.1, i, &mut found);
     }
-    if oracle.events.len() != weir.events.len() {
-        let names = |seen: &Observation| {
-            let names: Vec<String> = seen.events.iter().map(|(_, event)| name(event)).collect();
-            names.join(", ")
-        };
-        found.add("number of events", names(oracle), names(weir), None);
-    }
     for (number, (a, b)) in oracle.received.iter().zip(&weir.received).enumerate() {
         behind(a, b, number, &mut found);
     }
     log(oracle, weir, &mut found);
+    errors(oracle, weir, &mut found);
     files(oracle, weir, &mut found);
     found.list
 }
@@ -76,6 +89,7 @@ fn name(event: &Event) -> String {
         Event::NotAsked => "not asked".to_owned(),
         Event::Reset(code) => format!("reset {code}"),
         Event::GoAway(_, code) => format!("goaway {code}"),
+        Event::Nothing => "missing".to_owned(),
     }
 }
 
@@ -84,16 +98,21 @@ fn event(oracle: &Event, weir: &Event, at: usize, found: &mut Found) {
         (Event::Response(a), Event::Response(b)) => response(a, b, at, found),
         (Event::Bytes(a), Event::Bytes(b)) => {
             if without_dates(a) != without_dates(b) {
-                found.add("bytes", shown(a), shown(b), Some(at));
+                found.add("bytes", shown(a), shown(b), DifferencePlace::Event(at));
             }
         }
         (Event::GoAway(a, _), Event::GoAway(b, _)) if a != b => {
-            found.add("last stream", a.to_string(), b.to_string(), Some(at));
+            found.add(
+                "last stream",
+                a.to_string(),
+                b.to_string(),
+                DifferencePlace::Event(at),
+            );
         }
         (a, b) if name(a) == name(b) => {}
         (a, b) => {
             let class = format!("event {} {}", name(a), name(b));
-            found.add(class, detail(a), detail(b), Some(at));
+            found.add(class, detail(a), detail(b), DifferencePlace::Event(at));
         }
     }
 }
@@ -120,24 +139,50 @@ fn without_dates(bytes: &[u8]) -> Vec<u8> {
 fn response(a: &Response, b: &Response, at: usize, found: &mut Found) {
     if a.status != b.status {
         let class = format!("status {} {}", a.status, b.status);
-        found.add(class, detail_of(a), detail_of(b), Some(at));
+        found.add(
+            class,
+            detail_of(a),
+            detail_of(b),
+            DifferencePlace::Event(at),
+        );
         return;
     }
     if a.line != b.line {
-        found.add("status line", a.line.clone(), b.line.clone(), Some(at));
+        found.add(
+            "status line",
+            a.line.clone(),
+            b.line.clone(),
+            DifferencePlace::Event(at),
+        );
     }
-    fields("field", &a.fields, &b.fields, at, found);
-    fields("trailer", &a.trailers, &b.trailers, at, found);
+    let place = DifferencePlace::Event(at);
+    fields("field", &a.fields, &b.fields, place, found);
+    fields("trailer", &a.trailers, &b.trailers, place, found);
     if a.framing != b.framing {
         let class = format!("framing {:?} {:?}", a.framing, b.framing);
-        found.add(class, detail_of(a), detail_of(b), Some(at));
+        found.add(
+            class,
+            detail_of(a),
+            detail_of(b),
+            DifferencePlace::Event(at),
+        );
     }
     if a.body != b.body && !both_cut(a, b) && !unpacks_to_the_same(a, b) {
-        found.add("body", shown(&a.body), shown(&b.body), Some(at));
+        found.add(
+            "body",
+            shown(&a.body),
+            shown(&b.body),
+            DifferencePlace::Event(at),
+        );
     }
     if a.cut != b.cut {
         let class = format!("cut {} {}", a.cut, b.cut);
-        found.add(class, detail_of(a), detail_of(b), Some(at));
+        found.add(
+            class,
+            detail_of(a),
+            detail_of(b),
+            DifferencePlace::Event(at),
+        );
     }
 }
 
@@ -171,7 +216,7 @@ fn fields(
     kind: &str,
     a: &[(String, String)],
     b: &[(String, String)],
-    at: usize,
+    place: DifferencePlace,
     found: &mut Found,
 ) {
     let (a, b) = (grouped(a), grouped(b));
@@ -198,7 +243,7 @@ fn fields(
                 format!("{kind} {name}{how}"),
                 text(left),
                 text(right),
-                Some(at),
+                place,
             );
         }
     }
@@ -248,10 +293,11 @@ fn behind(a: &[Received], b: &[Received], number: usize, found: &mut Found) {
     if a.len() != b.len() {
         let all = |list: &[Received]| list.iter().map(head).collect::<Vec<_>>().join(" / ");
         let class = format!("behind {number}: requests {} {}", a.len(), b.len());
-        found.add(class, all(a), all(b), None);
+        found.add(class, all(a), all(b), DifferencePlace::Case);
         return;
     }
-    for (a, b) in a.iter().zip(b) {
+    for (request, (a, b)) in a.iter().zip(b).enumerate() {
+        let place = DifferencePlace::Behind(number, request);
         let lines = |received: &Received| {
             let text = String::from_utf8_lossy(&received.head).into_owned();
             let mut lines: Vec<String> = text.split("\r\n").map(str::to_owned).collect();
@@ -268,35 +314,39 @@ fn behind(a: &[Received], b: &[Received], number: usize, found: &mut Found) {
         };
         let ((first_a, fields_a), (first_b, fields_b)) = (lines(a), lines(b));
         if first_a != first_b {
-            found.add("behind: first line", head(a), head(b), None);
+            found.add("behind: first line", head(a), head(b), place);
         }
-        let before = found.list.len();
-        fields("behind: field", &fields_a, &fields_b, 0, found);
-        found.list[before..]
-            .iter_mut()
-            .for_each(|next| next.at = None);
+        fields("behind: field", &fields_a, &fields_b, place, found);
         if a.framing != b.framing {
             let class = format!("behind: framing {} {}", a.framing, b.framing);
-            found.add(class, head(a), head(b), None);
+            found.add(class, head(a), head(b), place);
         }
         if a.body != b.body && !(a.cut && b.cut) {
-            found.add("behind: body", shown(&a.body), shown(&b.body), None);
+            found.add("behind: body", shown(&a.body), shown(&b.body), place);
         }
         if a.fresh != b.fresh {
             let class = format!("behind: fresh {} {}", a.fresh, b.fresh);
-            found.add(class, head(a), head(b), None);
+            found.add(class, head(a), head(b), place);
         }
         if a.cut != b.cut {
             let class = format!("behind: cut {} {}", a.cut, b.cut);
-            found.add(class, head(a), head(b), None);
+            found.add(class, head(a), head(b), place);
         }
     }
 }
 
-fn log(oracle: &Observation, weir: &Observation, found: &mut Found) {
+/// What a line of the log tells of what the client sent.
+fn sent_by(line: &LogLine) -> Vec<(String, String)> {
+    let is_sent =
+        |name: &str| ["request", "remote_user"].contains(&name) || name.starts_with("http_");
+    let sent = line.iter().filter(|(name, _)| is_sent(name));
+    sent.cloned().collect()
+}
+
+fn log<'a>(oracle: &'a Observation, weir: &'a Observation, found: &mut Found) {
     if oracle.log.len() != weir.log.len() {
         let lines = |seen: &Observation| {
-            let value = |line: &Vec<(String, String)>| {
+            let value = |line: &LogLine| {
                 let wanted = ["request", "status"];
                 let pairs = line
                     .iter()
@@ -309,32 +359,36 @@ fn log(oracle: &Observation, weir: &Observation, found: &mut Found) {
             seen.log.iter().map(value).collect::<Vec<_>>().join(" / ")
         };
         let class = format!("log: lines {} {}", oracle.log.len(), weir.log.len());
-        found.add(class, lines(oracle), lines(weir), None);
+        found.add(class, lines(oracle), lines(weir), DifferencePlace::Case);
         return;
     }
     // A request is logged when it has ended, and which of two ends first is chance. Lines are told apart by what the client
     // sent, and those that tell the same stay in their order: by what was answered, one difference would mix up all of a
     // target's lines. What both logged alike is no matter of order.
-    let in_order = |seen: &Observation| {
-        let mut lines = seen.log.clone();
-        lines.sort_by_cached_key(|line| {
-            let is_sent = |name: &str| {
-                ["request", "remote_user"].contains(&name) || name.starts_with("http_")
-            };
-            let sent = line.iter().filter(|(name, _)| is_sent(name));
-            sent.cloned().collect::<Vec<_>>()
-        });
+    let in_order = |seen: &'a Observation| {
+        let mut lines: Vec<(usize, &LogLine)> = seen.log.iter().enumerate().collect();
+        lines.sort_by_cached_key(|(_, line)| sent_by(line));
         lines
     };
     let (mut left, mut right) = (in_order(oracle), in_order(weir));
-    left.retain(|line| match right.iter().position(|other| other == line) {
-        Some(at) => {
-            right.remove(at);
-            false
-        }
-        None => true,
+    left.retain(|(_, line)| {
+        let same = right.iter().position(|(_, other)| other == line);
+        same.map(|at| right.remove(at)).is_none()
     });
-    for (i, (a, b)) in left.iter().zip(&right).enumerate() {
+    for (oracle, a) in left {
+        // Of lines that the client's words do not tell apart, the one that differs least.
+        let alike = right
+            .iter()
+            .take_while(|(_, b)| sent_by(b) == sent_by(a))
+            .count();
+        let of_it = right.iter().take(alike.max(1)).enumerate();
+        let nearest =
+            of_it.min_by_key(|(_, (_, b))| a.iter().filter(|pair| !b.contains(pair)).count());
+        let Some(nearest) = nearest.map(|(at, _)| at) else {
+            return;
+        };
+        let (weir, b) = right.remove(nearest);
+        let place = DifferencePlace::Lines(oracle, weir);
         for name in crate::observe::VARIABLES {
             let value = |line: &[(String, String)]| {
                 let pair = line.iter().find(|(known, _)| known == name);
@@ -342,10 +396,53 @@ fn log(oracle: &Observation, weir: &Observation, found: &mut Found) {
             };
             let (left, right) = (value(a), value(b));
             if left != right {
-                found.add(format!("log: ${name}"), left, right, Some(i));
+                found.add(format!("log: ${name}"), left, right, place);
             }
         }
     }
+}
+
+/// Compares error logs line by line, in the order of their words: which of two connections fails first is chance.
+fn errors(oracle: &Observation, weir: &Observation, found: &mut Found) {
+    let sorted = |seen: &Observation| {
+        let mut lines = seen.errors.clone();
+        lines.sort();
+        lines
+    };
+    let (mut left, mut right) = (sorted(oracle), sorted(weir));
+    left.retain(|line| {
+        let same = right.iter().position(|other| other == line);
+        same.map(|at| right.remove(at)).is_none()
+    });
+    // Lines with the same message differ in what follows it.
+    for line in left {
+        let message = message_of(&line);
+        let other = right.iter().position(|other| message_of(other) == message);
+        let (class, other) = match other {
+            Some(at) => (format!("error log: parts of {message}"), right.remove(at)),
+            None => (format!("error log: missing {message}"), String::new()),
+        };
+        found.add(class, line, other, DifferencePlace::Case);
+    }
+    for line in right {
+        let class = format!("error log: added {}", message_of(&line));
+        found.add(class, String::new(), line, DifferencePlace::Case);
+    }
+}
+
+/// The message of a line, without what varies from case to case: names in quotes, numbers, paths.
+fn message_of(line: &str) -> String {
+    let message = line.split(", client: ").next().unwrap_or(line);
+    let message = message.split(" while ").next().unwrap_or(message);
+    let mut kind = String::new();
+    for (number, part) in message.split('"').enumerate() {
+        kind.push_str(if number % 2 == 0 { part } else { "…" });
+    }
+    let words = kind.split(' ').map(|word| match word.starts_with('/') {
+        true => "/…".to_owned(),
+        false => crate::judge::kind(word),
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 fn files(oracle: &Observation, weir: &Observation, found: &mut Found) {
@@ -354,12 +451,17 @@ fn files(oracle: &Observation, weir: &Observation, found: &mut Found) {
         names.join(" ")
     };
     if names(oracle) != names(weir) {
-        found.add("files", names(oracle), names(weir), None);
+        found.add("files", names(oracle), names(weir), DifferencePlace::Case);
         return;
     }
     for ((name, a), (_, b)) in oracle.files.iter().zip(&weir.files) {
         if a != b {
-            found.add(format!("file {name}"), shown(a), shown(b), None);
+            found.add(
+                format!("file {name}"),
+                shown(a),
+                shown(b),
+                DifferencePlace::Case,
+            );
         }
     }
 }

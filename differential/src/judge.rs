@@ -2,7 +2,7 @@
 
 use crate::batch::Outcome;
 use crate::case::Case;
-use crate::compare::{Difference, compare};
+use crate::compare::{Difference, DifferencePlace, compare};
 use crate::known::{Reason, Rule, Seen};
 use crate::version::Version;
 
@@ -66,7 +66,7 @@ fn refusals(
         class,
         oracle: said(oracle),
         weir: said(weir),
-        at: None,
+        place: DifferencePlace::Case,
     }]
 }
 

@@ -13,10 +13,15 @@ pub struct Observation {
     /// What each server behind received.
     pub received: Vec<Vec<Received>>,
     /// Lines of the access log: names and values of variables.
-    pub log: Vec<Vec<(String, String)>>,
+    pub log: Vec<LogLine>,
+    /// Lines of the case's own error log, `%%OWN%%/error.log`, without time, process and connection.
+    pub errors: Vec<String>,
     /// Files that the server wrote below `%%OWN%%`, with their bytes.
     pub files: Vec<(String, Vec<u8>)>,
 }
+
+/// A line of the access log: the names of its variables, and their values.
+pub type LogLine = Vec<(String, String)>;
 
 /// The variables of the access log. Left out is what differs from run to run: times, process ids, numbers of connections,
 /// ports of clients.
@@ -102,7 +107,7 @@ pub fn log_format() -> String {
 }
 
 /// Parts a line of the access log: the port, and the variables that have a value.
-pub fn log_line(line: &str) -> Option<(u16, Vec<(String, String)>)> {
+pub fn log_line(line: &str) -> Option<(u16, LogLine)> {
     let mut values = line.split('\t');
     let port = values.next()?.parse().ok()?;
     let pairs = VARIABLES.iter().zip(values);
@@ -113,6 +118,38 @@ pub fn log_line(line: &str) -> Option<(u16, Vec<(String, String)>)> {
             .map(|(name, value)| ((*name).to_owned(), value.to_owned()))
             .collect(),
     ))
+}
+
+/// A line of an error log without what differs from run to run: the time, the process and the number of the connection, and
+/// the numbers of temporary files.
+pub fn error_line(line: &str) -> String {
+    let (_, rest) = line.split_once(" [").unwrap_or(("", line));
+    let (level, rest) = rest.split_once("] ").unwrap_or(("", rest));
+    let (_, message) = rest.split_once(": ").unwrap_or(("", rest));
+    let message = match message
+        .strip_prefix('*')
+        .and_then(|rest| rest.split_once(' '))
+    {
+        Some((number, rest)) if number.bytes().all(|byte| byte.is_ascii_digit()) => rest,
+        _ => message,
+    };
+    let message = match message.split_once(" temporary file ") {
+        Some((before, after)) => {
+            let path = after.split([' ', ',']).next().unwrap_or("");
+            let kept = path.trim_end_matches(|c: char| c.is_ascii_digit() || c == '/');
+            format!("{before} temporary file {kept}{}", &after[path.len()..])
+        }
+        None => message.to_owned(),
+    };
+    // How long it was since the last request is chance.
+    let message = match message.split_once("excess: ") {
+        Some((before, after)) => {
+            let rest = after.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+            format!("{before}excess: #{rest}")
+        }
+        None => message,
+    };
+    format!("[{level}] {message}")
 }
 
 /// What of the second side is written as the first one writes it.
@@ -165,7 +202,8 @@ impl Equal {
                 | Event::Refused
                 | Event::NotAsked
                 | Event::Reset(_)
-                | Event::GoAway(..) => {}
+                | Event::GoAway(..)
+                | Event::Nothing => {}
             }
         }
         for received in seen.received.iter_mut().flatten() {
@@ -174,6 +212,9 @@ impl Equal {
         }
         for line in &mut seen.log {
             self.fields(line);
+        }
+        for line in &mut seen.errors {
+            self.text(line);
         }
         for (_, bytes) in &mut seen.files {
             self.bytes(bytes);
@@ -184,6 +225,17 @@ impl Equal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_has_no_time_and_no_numbers() {
+        let line = "2026/11/23 17:00:00 [warn] 7#7: *42 a file is buffered to a temporary file /t/1/02/0000000021, client: x";
+        let wanted = "[warn] a file is buffered to a temporary file /t, client: x";
+        assert_eq!(error_line(line), wanted);
+        assert_eq!(
+            error_line("2026/11/23 17:00:00 [error] 7#8: x: y"),
+            "[error] x: y"
+        );
+    }
 
     #[test]
     fn a_line_of_the_log_has_its_variables() {

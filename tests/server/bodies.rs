@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use weir_tests::{http, until};
+use weir_tests::{Scripted, http, read_until, send, until};
 
 /// A server that discards bodies and answers.
 const OK: &str = "server { listen 127.0.0.1:%%PORT%%; location / { return 200 ok; } }";
@@ -189,4 +189,53 @@ fn pipelined_bodies_are_kept_apart() {
     for i in 0..20 {
         assert_eq!(connection.reply().text(), format!("/{i}"));
     }
+}
+
+#[test]
+fn a_refusal_stays_what_it_is_if_the_content_is_invalid() {
+    let conf = "error_log error.log error; server { listen 127.0.0.1:%%PORT%%; location /ok { return 200; } }";
+    let server = http(conf).file("html/a.txt", "a").start();
+    for (path, status) in [("/a.txt", 405), ("/ok", 400)] {
+        let mut connection = server.connect();
+        connection.send(format!(
+            "POST {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nx\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n"
+        ));
+        let reply = connection.reply().expect(status);
+        assert_eq!(reply.field("Connection"), "close", "{path}");
+        connection.assert_closed();
+    }
+    for path in ["/a.txt", "/ok"] {
+        let request = format!("server: , request: \"POST {path} HTTP/1.1\"");
+        let line = server.line("error.log", &request);
+        assert!(
+            line.contains("client sent invalid chunked body, client: "),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn content_that_is_invalid_at_once_asks_no_server() {
+    let origin = Scripted::start(|stream, _| {
+        read_until(stream, b"\r\n\r\nabc");
+        send(stream, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    });
+    let port = origin.port();
+    let server = http(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%%; proxy_http_version 1.1;
+            location / {{ proxy_request_buffering off; proxy_pass http://127.0.0.1:{port}; }} }}"
+    ))
+    .start();
+    let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let mut connection = server.connect();
+    connection.send(format!("{head}3\r\nabcd\r\n0\r\n\r\n"));
+    connection.reply().expect(400);
+    connection.assert_closed();
+    // All of it has come, and what follows it is the next request: it is sent with its length, not in chunks.
+    let mut connection = server.connect();
+    connection.send(format!(
+        "{head}3\r\nabc\r\n0\r\nX: y\r\n\r\n{head}3\r\nabc\r\n0\r\n\r\n"
+    ));
+    connection.reply().expect(200);
+    connection.reply().expect(200);
 }

@@ -243,3 +243,35 @@ fn a_body_of_unknown_length_is_announced_with_its_length() {
         assert_eq!(client.reply().text(), "7", "{prefix} over HTTP/1");
     }
 }
+
+#[test]
+fn framing_that_scripts_may_not_use_is_refused() {
+    if weir_tests::skip_on_oracle("nginx does so since 1.23") {
+        return;
+    }
+    let scripts = [
+        (
+            "Transfer-Encoding: gzip",
+            "unknown \"Transfer-Encoding\": \"gzip\"",
+        ),
+        (
+            "Content-Length: x",
+            "invalid \"Content-Length\" header: \"Content-Length: x\"",
+        ),
+    ];
+    for (field, words) in scripts {
+        let script = Scripted::start(move |stream, _| {
+            read_until(stream, b",");
+            send(stream, format!("{field}\r\n\r\nabc"));
+        });
+        let port = script.port();
+        let server = http(&format!(
+            "error_log error.log error;
+             server {{ listen 127.0.0.1:%%PORT%%; location / {{ scgi_pass 127.0.0.1:{port}; }} }}"
+        ))
+        .start();
+        server.request("HEAD", "/", &[]).expect(502);
+        let line = format!("upstream sent {words} while reading response header from upstream");
+        server.line("error.log", &line);
+    }
+}

@@ -226,3 +226,24 @@ fn several_loops_serve_one_port() {
         }
     }
 }
+
+#[test]
+fn each_location_on_the_way_may_close() {
+    let server = http(
+        "server {
+            listen 127.0.0.1:%%PORT%%;
+            location /way { keepalive_timeout 0; rewrite ^ /end last; }
+            location /fails { keepalive_requests 1; error_page 404 /end; return 404; }
+            location /end { return 200 end; }
+        }",
+    )
+    .start();
+    for (path, connection) in [
+        ("/end", "keep-alive"),
+        ("/way", "close"),
+        ("/fails", "close"),
+    ] {
+        let reply = server.connect().get(path);
+        assert_eq!(reply.field("Connection"), connection, "{path}");
+    }
+}

@@ -459,3 +459,79 @@ fn the_sizes_of_chunks_count_as_sent() {
     // 5 CR LF 12345 CR LF, and 0 CR LF CR LF.
     assert_eq!(server.lines("access.log", 1), ["15"]);
 }
+
+#[test]
+fn a_line_of_the_error_log_says_what_was_being_done() {
+    let origin = Scripted::start(|stream, _| {
+        read_until(stream, b"\r\n\r\n");
+        send(
+            stream,
+            "HTTP/1.1 200 OK\r\nX-Accel-Redirect: @nowhere\r\n\r\n",
+        );
+    });
+    let conf = "
+        error_log error.log warn;
+        upstream group { server 127.0.0.1:1; server 127.0.0.1:2 backup; }
+        server {
+            listen 127.0.0.1:%%PORT%%;
+            location /asked { auth_request /denied; }
+            location = /denied { proxy_pass http://127.0.0.1:1; }
+            location /group { proxy_pass http://group; }
+            location /page { ssi on; ssi_types *; }
+            location /named { proxy_pass http://127.0.0.1:ORIGIN; }
+        }"
+    .replace("ORIGIN", &origin.port().to_string());
+    let server = http(&conf)
+        .file("html/page", "<!--#endif -->")
+        .file("html/asked", "")
+        .start();
+    for (path, status, line) in [
+        (
+            "/asked",
+            500,
+            "auth request unexpected status: 502 while sending to client, client: ",
+        ),
+        (
+            "/group",
+            502,
+            "upstream server temporarily disabled while connecting to upstream, client: ",
+        ),
+        (
+            "/page",
+            200,
+            "invalid context of SSI command: \"endif\" while sending response to client, client: ",
+        ),
+        (
+            "/named",
+            500,
+            "could not find named location \"@nowhere\" while reading response header from upstream, client: ",
+        ),
+        // It is forgotten with the path for which it was done.
+        (
+            "/none",
+            404,
+            "failed (2: No such file or directory), client: ",
+        ),
+    ] {
+        server.get(path).expect(status);
+        server.line("error.log", line);
+    }
+}
+
+#[test]
+fn a_request_without_a_response_is_logged_with_no_length() {
+    let conf = "
+        log_format sent '$status $sent_http_connection [$sent_http_content_length]';
+        server {
+            listen 127.0.0.1:%%PORT%%;
+            access_log access.log sent;
+            return 444;
+        }";
+    let server = http(conf).start();
+    server.raw_or_closed("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    server.raw_or_closed("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert_eq!(
+        server.lines("access.log", 2),
+        ["444 keep-alive [-]", "444 close [-]"]
+    );
+}

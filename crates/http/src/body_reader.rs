@@ -183,6 +183,9 @@ fn poll_batch(
     }
 }
 
+/// What is being done, in the words of the error log.
+const READING: &str = "reading client request body";
+
 /// Logs why the content could not be read, and returns the status to answer with.
 pub(crate) fn refuse_body(request: &mut Request, error: BodyReadError) -> u16 {
     use host::error_log::LogLevel;
@@ -191,22 +194,20 @@ pub(crate) fn refuse_body(request: &mut Request, error: BodyReadError) -> u16 {
     request.body.withhold_content();
     match error {
         BodyReadError::TimedOut => {
-            request.log(
+            request.log_while(
                 LogLevel::Info,
-                format_args!(
-                    "client timed out (110: Connection timed out) while reading client request body"
-                ),
+                READING,
+                format_args!("client timed out (110: Connection timed out)"),
             );
             408
         }
         BodyReadError::Closed => {
             // The status is only for the log: there is no client any more to send it to.
             request.flow.abandoned = true;
-            request.log(
+            request.log_while(
                 LogLevel::Info,
-                format_args!(
-                    "client prematurely closed connection while reading client request body"
-                ),
+                READING,
+                format_args!("client prematurely closed connection"),
             );
             400
         }
@@ -222,12 +223,10 @@ pub(crate) fn refuse_body(request: &mut Request, error: BodyReadError) -> u16 {
             400
         }
         BodyReadError::Io(error) => {
-            request.log(
+            request.log_while(
                 LogLevel::Info,
-                format_args!(
-                    "{} while reading client request body",
-                    net::ReadFailed(&error)
-                ),
+                READING,
+                format_args!("{}", net::ReadFailed(&error)),
             );
             400
         }

@@ -103,10 +103,7 @@ impl RequestRefusal {
             }
             RequestRefusal::Protocol(_, line) => (line.clone(), READING_FIELDS),
         };
-        request.log(
-            LogLevel::Info,
-            format_args!("{} while {action}", BStr::new(&line)),
-        );
+        request.log_while(LogLevel::Info, action, format_args!("{}", BStr::new(&line)));
     }
 }
 
@@ -213,21 +210,21 @@ async fn respond<C: RequestCarrier>(carrier: &mut C, request: &mut Request) -> C
     end
 }
 
+/// What is being done, in the words of the error log.
+const SENDING: &str = "sending response to client";
+
 #[cold]
 fn log_failure(request: &Request, error: &ResponseSendError) {
     match error {
-        ResponseSendError::TimedOut => request.log(
+        ResponseSendError::TimedOut => request.log_while(
             LogLevel::Info,
-            format_args!(
-                "client timed out (110: Connection timed out) while sending response to client"
-            ),
+            SENDING,
+            format_args!("client timed out (110: Connection timed out)"),
         ),
-        ResponseSendError::Failed(error) => request.log(
+        ResponseSendError::Failed(error) => request.log_while(
             LogLevel::Info,
-            format_args!(
-                "send() failed{} while sending response to client",
-                ErrnoText(error)
-            ),
+            SENDING,
+            format_args!("send() failed{}", ErrnoText(error)),
         ),
         // This was logged when it happened.
         ResponseSendError::ClientLeft => {}

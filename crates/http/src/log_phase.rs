@@ -20,6 +20,7 @@ pub async fn run_log_phase(request: &mut Request) {
 
 /// Runs the log handlers of the location in which the request ended.
 pub async fn run_log_handlers(request: &mut Request) {
+    request.head.doing.set("logging request");
     let site = Rc::clone(&request.site);
     for handler in &site.location(request.location).pipeline.phases[HttpPhase::Log] {
         // The response has been sent, so the outcome of a handler does not matter.

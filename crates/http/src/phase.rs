@@ -90,7 +90,8 @@ impl PhaseWalk {
             return self.end_pass(HandlerOutcome::Status(500), request);
         }
         match request.flow.entry {
-            PhaseEntry::Server => {}
+            // What was done for another path is over.
+            PhaseEntry::Server => request.head.doing.set(""),
             PhaseEntry::Location => return self.enter(HttpPhase::Rewrite, request),
             PhaseEntry::Content => return self.enter(HttpPhase::Content, request),
         }
@@ -262,7 +263,6 @@ impl PhaseWalk {
 
 /// Logs the target of the internal redirect that exceeded the limit.
 fn report_cycle(request: &Request) {
-    let path = &request.uri.path;
     match request.flow.entry {
         PhaseEntry::Location => {
             let name = &request.site.location(request.location).name;
@@ -270,9 +270,8 @@ fn report_cycle(request: &Request) {
                 "rewrite or internal redirection cycle while redirect to named location \"{name}\""
             ));
         }
-        PhaseEntry::Server | PhaseEntry::Content => request.error(format_args!(
-            "rewrite or internal redirection cycle while internally redirecting to \"{path}\""
-        )),
+        // Logged where it was refused, with the path that it was to.
+        PhaseEntry::Server | PhaseEntry::Content => {}
     }
 }
 
@@ -325,6 +324,7 @@ fn enter_location(request: &mut Request, location: LocationId) -> HandlerOutcome
     if core.internal && !request.flow.internal {
         return HandlerOutcome::Status(404);
     }
+    request.limit_keepalive(core);
     let limit = core.client_max_body_size;
     if limit != 0
         && !request.is_subrequest()

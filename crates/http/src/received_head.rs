@@ -1,5 +1,7 @@
 //! The head of a request as it was received, which a request and its subrequests share.
 
+use std::cell::Cell;
+
 use bstr::{BStr, BString, ByteSlice};
 use proto::KnownField;
 
@@ -16,6 +18,9 @@ pub struct ReceivedHead {
     pub rejected: bool,
     /// Which request of its connection it is: `$connection_requests`. With HTTP/2 others may have begun since.
     pub number: u64,
+    /// What is being done for the request, as the error log says it: `connecting to upstream`. Empty for nothing special. Here,
+    /// because what a subrequest does is what is being done for its parent.
+    pub doing: Cell<&'static str>,
 }
 
 /// The protocol version of a request; later versions compare greater.
@@ -55,6 +60,7 @@ impl ReceivedHead {
         self.port = None;
         self.rejected = false;
         self.number = 0;
+        self.doing.set("");
     }
 
     /// The value of a header field; the first one if there are several.

@@ -329,6 +329,16 @@ impl Request {
         };
     }
 
+    /// Has the connection close after the response if this location, which the request passes through, wants that: one that
+    /// redirects elsewhere counts like the one that answers, as in nginx.
+    pub fn limit_keepalive(&mut self, core: &LocationConf) {
+        if core.keepalive_timeout.is_zero()
+            || self.client.requests.get() >= core.keepalive_requests as u64
+        {
+            self.delivery.close();
+        }
+    }
+
     /// The engine's own settings in the current location.
     pub fn core(&self) -> Arc<LocationConf> {
         Arc::clone(&self.site.location(self.location).core)
@@ -341,15 +351,24 @@ impl Request {
         path: impl Into<BString>,
         args: impl Into<BString>,
     ) -> HandlerOutcome {
-        self.uri = RequestUri {
+        let uri = RequestUri {
             path: path.into(),
             args: args.into(),
             original: false,
         };
         self.debug(format_args!(
             "internal redirect: \"{}?{}\"",
-            self.uri.path, self.uri.args
+            uri.path, uri.args
         ));
+        // The phases refuse it. The request keeps the path that it has come to, as in nginx.
+        if self.flow.jumps >= MAX_JUMPS {
+            let path = &uri.path;
+            self.error(format_args!(
+                "rewrite or internal redirection cycle while internally redirecting to \"{path}\""
+            ));
+        } else {
+            self.uri = uri;
+        }
         self.flow.entry = PhaseEntry::Server;
         self.flow.jumps += 1;
         self.flow.internal = true;
@@ -384,6 +403,7 @@ impl Request {
         self.states.clear();
         self.facts.clear();
         self.enter_location(location);
+        self.limit_keepalive(&self.core());
         HandlerOutcome::Jump
     }
 
@@ -516,6 +536,12 @@ impl Request {
         logger.log(level, self, message);
     }
 
+    /// Writes a line about something that happened while the server was `doing` this; further lines say so too.
+    pub fn log_while(&self, level: LogLevel, doing: &'static str, message: fmt::Arguments<'_>) {
+        self.head.doing.set(doing);
+        self.log(level, message);
+    }
+
     /// Writes a line at level `debug`.
     #[inline]
     pub fn debug(&self, message: fmt::Arguments<'_>) {
@@ -555,6 +581,11 @@ impl host::error_log::LogContext for Request {
     }
 
     fn describe(&self, out: &mut Vec<u8>) {
+        let doing = self.head.doing.get();
+        if !doing.is_empty() {
+            out.extend_from_slice(b" while ");
+            out.extend_from_slice(doing.as_bytes());
+        }
         out.extend_from_slice(b", client: ");
         out.extend_from_slice(&self.remote.text);
         out.extend_from_slice(b", server: ");

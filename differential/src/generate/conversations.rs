@@ -168,19 +168,28 @@ fn converse(dice: &mut Dice, connection: usize, talk: &mut Vec<Step>) {
     match dice.below(4) {
         // A head as it is, and a second one behind it, so that it shows what was left of the first.
         0 | 1 => {
-            let bytes = |dice: &mut Dice| Content::new(dice.word(HEADS).replace('\n', "\r\n"));
-            talk.push(Step::Send {
+            let first = dice.word(HEADS).replace('\n', "\r\n");
+            let second = "GET /r/second HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+            let send = |text: String| Step::Send {
                 connection,
-                bytes: bytes(dice),
-            });
-            talk.push(Step::Send {
-                connection,
-                bytes: Content::new(
-                    "GET /r/second HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
-                ),
-            });
-            talk.push(Step::Half { connection });
-            talk.push(Step::Rest { connection });
+                bytes: Content::new(text),
+            };
+            // In one piece or behind the answer to the first: else it is chance whether one read finds both.
+            if dice.chance(1, 2) {
+                talk.push(send(format!("{first}{second}")));
+            } else {
+                talk.push(send(first.clone()));
+                talk.push(Step::Read { connection });
+                talk.push(send(second.to_owned()));
+            }
+            // Which comes first, the end of what the client sends or an answer from behind, is chance.
+            if first.contains("/up/") {
+                talk.push(Step::Read { connection });
+                talk.push(Step::Read { connection });
+            } else {
+                talk.push(Step::Half { connection });
+                talk.push(Step::Rest { connection });
+            }
         }
         // Several requests before the first answer.
         2 => {

@@ -2,6 +2,7 @@
 
 mod caches;
 mod conversations;
+mod error_logs;
 mod filters;
 mod freshness;
 mod gates;
@@ -49,6 +50,7 @@ pub const AREAS: &[&dyn Generator] = &[
     &conversations::Conversations,
     &http2::Http2,
     &tls::Tls,
+    &error_logs::ErrorLogs,
     &others::Others,
     &streams::Streams,
     &streams::Packets,

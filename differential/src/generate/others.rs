@@ -261,10 +261,11 @@ fn input(dice: &mut Dice) -> String {
             dice.word(names)
         );
     }
-    if dice.chance(1, 4) {
+    let (name, value) = (dice.word(INPUT), dice.word(VALUES));
+    // To replace one of these where there is none ends nginx's worker.
+    if dice.chance(1, 4) && !["Cookie", "X-Forwarded-For"].contains(&name) {
         options.push_str("-r ");
     }
-    let (name, value) = (dice.word(INPUT), dice.word(VALUES));
     // A host that is none ends the connection there, and is 500 here: compat.md.
     let value = match name {
         "Host" => "other",
@@ -298,7 +299,8 @@ fn upstream(dice: &mut Dice) -> Upstream {
         ]);
         let name = dice.word(NAMES);
         // What the server itself decides by is for other areas.
-        if !["X-Accel-Expires", "Location", "Refresh", "Vary"].contains(&name) {
+        let is_known = head.contains(&format!("\r\n{name}: "));
+        if !["X-Accel-Expires", "Location", "Refresh", "Vary"].contains(&name) && !is_known {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
     }
@@ -339,7 +341,10 @@ fn request(dice: &mut Dice) -> Request {
             ("Content-Type", "text/plain"),
             ("Referer", "http://localhost/"),
         ]);
-        request = request.with(name, value);
+        // What comes of two fields of a name has changed since the nginx that has these modules.
+        if request.fields.iter().all(|(known, _)| known != name) {
+            request = request.with(name, value);
+        }
     }
     if request.method == "POST" {
         request = request.body(Body::Length(Content::new("a=b&c=d")));

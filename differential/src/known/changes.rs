@@ -35,7 +35,13 @@ pub const CHANGES: &[Rule] = &[
         reason: Reason::Changed("the default was 1.0, without keep-alive connections"),
         before: Some(NEWEST),
         matches: |seen| {
-            seen.is("behind: field Connection missing") && seen.difference.oracle == "close"
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
+            // A server behind that takes bytes as they are has the head in them.
+            let is_field = seen.is("behind: field Connection missing") && oracle == "close";
+            is_field
+                || (seen.is("behind: body")
+                    && oracle != weir
+                    && oracle.replace("Connection: close\\r\\n", "") == *weir)
         },
     },
     Rule {
@@ -95,19 +101,22 @@ pub const CHANGES: &[Rule] = &[
     },
     Rule {
         name: "lengths-of-responses",
-        text: "A response of an upstream whose `Content-Length` is no number, or stands twice, or beside chunks, is a 502.",
+        text: "A response of an upstream whose `Content-Length` is no number, or stands twice, or beside chunks, or whose `Transfer-Encoding` is unknown, is a 502.",
         reason: Reason::Changed("the length was overlooked"),
         before: Some(LISTS),
         matches: |seen| {
             let is_bad = |text: &str| {
                 let lengths = text.matches("\r\nContent-Length: ").count();
                 let is_beside = lengths > 0 && text.contains("\r\nTransfer-Encoding: ");
-                lengths > 1 || is_beside || text.contains("\r\nContent-Length: x\r\n")
+                let is_unknown = text.contains("\r\nTransfer-Encoding: gzip\r\n");
+                lengths > 1 || is_beside || is_unknown || text.contains("\r\nContent-Length: x\r\n")
             };
             let follows = ["status ", "log: $", "event "];
-            said(seen, is_bad)
-                && follows.iter().any(|class| seen.is(class))
-                && any_pair(seen, |a, b| a.status != 502 && b.status == 502)
+            let is_told = seen.is("error log: added [error] upstream sent ")
+                || seen.is("error log: added [warn] upstream server temporarily disabled");
+            let is_answered = follows.iter().any(|class| seen.is(class))
+                && any_pair(seen, |a, b| a.status != 502 && b.status == 502);
+            said(seen, is_bad) && (is_told || is_answered)
         },
     },
     Rule {
@@ -120,10 +129,16 @@ pub const CHANGES: &[Rule] = &[
                 Step::Send { bytes, .. } => bytes.bytes().starts_with(b"CONNECT "),
                 _ => false,
             };
-            let is_one =
-                |a: &str, b: &str| a.starts_with("HTTP/1.1 400 ") && b.starts_with("HTTP/1.1 405 ");
+            // An error page for 405 may have another status.
+            let is_one = |a: &str, b: &str| {
+                a.starts_with("HTTP/1.1 400 ")
+                    && (b.starts_with("HTTP/1.1 405 ") || seen.has("error_page"))
+            };
+            let is_pair = (seen.is("status 400 ") || seen.is("log: $"))
+                && any_pair(seen, |a, b| a.status == 400 && b.status != 400);
             seen.case.talk.iter().any(asks)
-                && (is_one(&seen.difference.oracle, &seen.difference.weir)
+                && (is_pair
+                    || is_one(&seen.difference.oracle, &seen.difference.weir)
                     || ((seen.is("log: $") || seen.is("event ")) && any_bytes(seen, is_one)))
         },
     },

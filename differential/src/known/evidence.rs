@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::Seen;
+use super::{Seen, exchange};
 use crate::case::{Act, Body, Protocol, Step};
+use crate::compare::DifferencePlace;
+use crate::observe::LogLine;
 use crate::side::client::Event;
 use crate::side::reply::Response;
 
-/// True when a pair of responses of the case is so.
+/// True when a pair of responses that the difference may belong to is so.
 pub(super) fn any_pair(seen: &Seen<'_>, is_so: impl Fn(&Response, &Response) -> bool) -> bool {
     any_events(seen, |a, b| match (a, b) {
         (Event::Response(a), Event::Response(b)) => is_so(a, b),
@@ -15,13 +17,21 @@ pub(super) fn any_pair(seen: &Seen<'_>, is_so: impl Fn(&Response, &Response) -> 
     })
 }
 
-/// True when a pair of events of the case is so.
+/// True when a pair of events that the difference may belong to is so.
 pub(super) fn any_events(seen: &Seen<'_>, is_so: impl Fn(&Event, &Event) -> bool) -> bool {
+    exchange::pairs(seen).any(|(_, a, b)| is_so(a, b))
+}
+
+/// True when a pair of responses of the whole case is so, wherever the difference is.
+pub(super) fn any_of_case(seen: &Seen<'_>, is_so: impl Fn(&Response, &Response) -> bool) -> bool {
     let Some([a, b]) = seen.sides else {
         return false;
     };
     let mut pairs = a.events.iter().zip(&b.events);
-    pairs.any(|(a, b)| is_so(&a.1, &b.1))
+    pairs.any(|(a, b)| match (&a.1, &b.1) {
+        (Event::Response(a), Event::Response(b)) => is_so(a, b),
+        _ => false,
+    })
 }
 
 /// True when a pair of what was read as it is begins so.
@@ -35,7 +45,7 @@ pub(super) fn any_bytes(seen: &Seen<'_>, is_so: impl Fn(&str, &str) -> bool) -> 
 }
 
 /// What each connection of the case sends as it is, in lower case: a head may come in pieces.
-pub(super) fn sent(seen: &Seen<'_>) -> impl Iterator<Item = String> {
+pub(super) fn sent(seen: &Seen<'_>) -> impl Iterator<Item = String> + use<> {
     let mut texts: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
     for step in &seen.case.talk {
         if let Step::Send { connection, bytes } = step {
@@ -65,10 +75,15 @@ pub(super) fn has_field(seen: &Seen<'_>, names: &[&str]) -> bool {
     })
 }
 
-/// True when a line of nginx's log has such a variable.
+/// True when a line of nginx's log has such a variable: that of the difference, where it is one of a line.
 pub(super) fn logged(seen: &Seen<'_>, is_so: impl Fn(&str, &str) -> bool) -> bool {
-    let lines = seen.sides.map(|[a, _]| a.log.iter().flatten());
-    lines.is_some_and(|mut pairs| pairs.any(|(name, value)| is_so(name, value)))
+    let Some([a, _]) = seen.sides else {
+        return false;
+    };
+    let mut lines = a.log.iter().enumerate().filter(|(number, _)| {
+        !matches!(seen.difference.place, DifferencePlace::Lines(own, _) if own != *number)
+    });
+    lines.any(|(_, line)| line.iter().any(|(name, value)| is_so(name, value)))
 }
 
 /// True when a line of nginx's log has this value of a variable, and is so: it gets the values of the line by name.
@@ -78,16 +93,23 @@ pub(super) fn logged_with(
     value: &str,
     is_so: impl Fn(&dyn Fn(&str) -> String) -> bool,
 ) -> bool {
-    let Some([a, _]) = seen.sides else {
-        return false;
+    let DifferencePlace::Lines(own, _) = seen.difference.place else {
+        let all = seen.sides.map_or(&[][..], |[a, _]| a.log.as_slice());
+        return all
+            .iter()
+            .any(|line| is_line_so(line, variable, value, &is_so));
     };
-    a.log.iter().any(|line| {
-        let of = |wanted: &str| {
-            let pair = line.iter().find(|(name, _)| name == wanted);
-            pair.map_or_else(String::new, |(_, value)| value.clone())
-        };
-        of(variable) == value && is_so(&of)
-    })
+    exchange::line(seen, 0, own).is_some_and(|line| is_line_so(line, variable, value, &is_so))
+}
+
+fn is_line_so(
+    line: &LogLine,
+    variable: &str,
+    value: &str,
+    is_so: &impl Fn(&dyn Fn(&str) -> String) -> bool,
+) -> bool {
+    let of = |wanted: &str| exchange::value(line, wanted).to_owned();
+    of(variable) == value && is_so(&of)
 }
 
 /// True when the difference is one of what was sent and logged, and not of a configuration or of files.
@@ -100,8 +122,8 @@ pub(super) fn is_of_traffic(seen: &Seen<'_>) -> bool {
         "body",
         "cut ",
         "event ",
-        "number of events",
         "log: ",
+        "error log: ",
     ];
     classes.iter().any(|class| seen.is(class))
 }
@@ -158,10 +180,10 @@ fn beginning(acts: &[Act]) -> Option<String> {
     }
 }
 
-/// True when an answer of a server that speaks HTTP begins so.
+/// True when an answer of a server that speaks HTTP, or plain bytes, begins so.
 pub(super) fn answers(seen: &Seen<'_>, is_so: impl Fn(&str) -> bool) -> bool {
     let http = seen.case.upstreams.iter();
-    let http = http.filter(|upstream| upstream.protocol == Protocol::Http);
+    let http = http.filter(|upstream| [Protocol::Http, Protocol::Tcp].contains(&upstream.protocol));
     let mut all = http.flat_map(|upstream| &upstream.answers);
     all.any(|acts| beginning(acts).is_some_and(|text| is_so(&text)))
 }

@@ -4,6 +4,7 @@
 use super::evidence::{any_bytes, any_events, logged_with, sends_chunks, sent};
 use super::{Reason, Rule, Seen};
 use crate::case::{Body, Step};
+use crate::compare::DifferencePlace;
 use crate::side::client::Event;
 use crate::side::reply::Framing;
 
@@ -16,10 +17,16 @@ pub(super) const HEADS: &[Rule] = &[
         reason: Reason::Rfc("RFC 9112, section 9.3.2: each of them is answered"),
         before: None,
         matches: |seen| {
-            let follows = seen.is("behind 0: requests ") || seen.is("log: lines ");
-            match seen.difference.at {
-                Some(at) if seen.is("event closed ") => is_behind_close(seen, at),
-                _ => follows && (0..events(seen)).any(|at| is_behind_close(seen, at)),
+            let behind = (0..events(seen))
+                .filter(|at| is_behind_close(seen, *at))
+                .count();
+            match seen.difference.place {
+                DifferencePlace::Event(at) if seen.is("event closed ") => is_behind_close(seen, at),
+                DifferencePlace::Case => {
+                    more(seen, "behind 0: requests ").is_some_and(|more| more <= behind)
+                        || more(seen, "log: lines ") == Some(behind)
+                }
+                _ => false,
             }
         },
     },
@@ -40,9 +47,16 @@ pub(super) const HEADS: &[Rule] = &[
                 _ => false,
             };
             let expects = |text: String| text.contains("\r\nexpect: 100-continue\r\n");
-            (seen.is("bytes") || seen.is("log: $body_bytes_sent"))
-                && sent(seen).any(expects)
-                && any_events(seen, is_one)
+            let numbers = (
+                seen.difference.oracle.parse::<usize>(),
+                seen.difference.weir.parse::<usize>(),
+            );
+            // It counts as content in nginx.
+            let is_counted = seen.is("log: $body_bytes_sent")
+                && matches!(numbers, (Ok(a), Ok(b)) if a == b + INTERIM.len());
+            let is_missing = seen.is("event 100 missing");
+            sent(seen).any(expects)
+                && (is_counted || is_missing || (seen.is("bytes") && any_events(seen, is_one)))
         },
     },
     Rule {
@@ -106,14 +120,15 @@ pub(super) const HEADS: &[Rule] = &[
         reason: Reason::Chance("the kernel cuts the bytes"),
         before: None,
         matches: |seen| {
-            const REST: &str = "\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
             let is_shown = seen.is("field X-A") && seen.has("add_header");
             let Ok(oracle) = seen.difference.oracle.parse::<i64>() else {
                 return false;
             };
             let is_below = |of: &dyn Fn(&str) -> String| {
-                let head = of("request").len() + REST.len();
-                i64::try_from(head).is_ok_and(|head| oracle < head)
+                let line = of("request");
+                let lengths = lengths_of_heads(seen, &line);
+                let mut lengths = lengths.filter_map(|length| i64::try_from(length).ok());
+                lengths.any(|length| oracle < length)
             };
             (seen.is("log: $request_length") || is_shown)
                 && sends_chunks(seen)
@@ -136,11 +151,16 @@ pub(super) const HEADS: &[Rule] = &[
                     port.is_some_and(|port| !port.ends_with(']') && !is_port(port))
                 })
             };
-            let classes = ["bytes", "log: $", "log: lines ", "event "];
+            let classes = ["bytes", "log: $", "log: lines ", "event ", "status "];
             let is_refused = |text: &str| text.starts_with("HTTP/1.1 400 ");
+            let is_pair = |a: &Event, b: &Event| match (a, b) {
+                (Event::Response(a), Event::Response(b)) => a.status != 400 && b.status == 400,
+                _ => false,
+            };
             classes.iter().any(|class| seen.is(class))
                 && sent(seen).any(is_one)
-                && any_bytes(seen, |a, b| !is_refused(a) && is_refused(b))
+                && (any_bytes(seen, |a, b| !is_refused(a) && is_refused(b))
+                    || any_events(seen, is_pair))
         },
     },
     Rule {
@@ -151,12 +171,23 @@ pub(super) const HEADS: &[Rule] = &[
         before: None,
         matches: |seen| {
             let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
-            let is_one = (seen.is("log: $request_body_file") && oracle.is_empty())
+            let is_warned = seen.is(
+                "error log: added [warn] a client request body is buffered to a temporary file",
+            );
+            let is_one = is_warned
+                || (seen.is("log: $request_body_file") && oracle.is_empty())
                 || (seen.is("log: $request_body") && weir.is_empty());
             is_one && seen.has("client_body_buffer_size")
         },
     },
 ];
+
+/// How many more Weir has of what a class counts on both sides; nothing where it has no more.
+fn more(seen: &Seen<'_>, class: &str) -> Option<usize> {
+    let (oracle, weir) = seen.difference.class.strip_prefix(class)?.split_once(' ')?;
+    let (oracle, weir): (usize, usize) = (oracle.parse().ok()?, weir.parse().ok()?);
+    weir.checked_sub(oracle).filter(|more| *more > 0)
+}
 
 /// How many events there are.
 fn events(seen: &Seen<'_>) -> usize {
@@ -181,6 +212,23 @@ fn is_behind_close(seen: &Seen<'_>, at: usize) -> bool {
                 || (a.framing == Framing::Close && b.framing != Framing::Close)
         }
         _ => false,
+    })
+}
+
+/// The lengths of the heads that begin with this line, of requests whose content comes in chunks.
+fn lengths_of_heads<'a>(seen: &Seen<'a>, line: &'a str) -> impl Iterator<Item = usize> + 'a {
+    let requests = seen.case.talk.iter().filter_map(|step| match step {
+        Step::Request { request, .. } => Some(request.bytes()),
+        _ => None,
+    });
+    let raw = sent(seen).map(String::into_bytes);
+    requests.chain(raw).filter_map(move |bytes| {
+        let text = String::from_utf8_lossy(&bytes).to_ascii_lowercase();
+        let at = text.find(&line.to_ascii_lowercase())?;
+        let end = text.get(at..)?.find("\r\n\r\n")? + 4;
+        text[at..at + end]
+            .contains("transfer-encoding: chunked")
+            .then_some(end)
     })
 }
 

@@ -1,8 +1,9 @@
 //! Choices of HTTP/2: frames that are none, and what belongs to a connection and not to a message.
 
-use super::evidence::any_pair;
+use super::evidence::{any_of_case, any_pair, sends_chunks};
 use super::{Reason, Rule, Seen};
 use crate::case::{Body, Request, Step};
+use crate::compare::DifferencePlace;
 use crate::side::client::Event;
 
 /// In the order of `docs/compat.md`.
@@ -103,7 +104,7 @@ pub(super) const HTTP2: &[Rule] = &[
     },
     Rule {
         name: "length-of-what-has-come",
-        text: "Content of HTTP/2 that has come before its request is passed on is whole, also with `proxy_request_buffering off`: it has a \
+        text: "Content that has come before its request is passed on is whole, also with `proxy_request_buffering off`: it has a \
                `Content-Length`, and `$request_body` and `$content_length` tell of it; nginx sends chunks if the client told no length.",
         reason: Reason::Rfc("RFC 9110, section 8.6: a length should be sent where it is known"),
         before: None,
@@ -116,10 +117,14 @@ pub(super) const HTTP2: &[Rule] = &[
                 "log: $request_body",
                 "log: $content_length",
             ];
-            let has_content = http2_requests(seen).any(|(_, request)| request.body != Body::None);
+            let has_content = http2_requests(seen).any(|(_, request)| request.body != Body::None)
+                || sends_chunks(seen);
+            // What is too large is refused before a server is asked.
+            let is_refused = (seen.is("behind 0: requests ") || seen.is("log: $upstream_addr"))
+                && any_of_case(seen, |a, b| (a.status, b.status) == (413, 413));
             has_content
                 && seen.has_ending("_request_buffering")
-                && classes.iter().any(|class| seen.is(class))
+                && (is_refused || classes.iter().any(|class| seen.is(class)))
         },
     },
 ];
@@ -188,7 +193,10 @@ fn event_of(seen: &Seen<'_>, is_one: impl Fn(usize) -> bool) -> bool {
     let Some([oracle, _]) = seen.sides else {
         return false;
     };
-    let event = seen.difference.at.and_then(|at| oracle.events.get(at));
+    let DifferencePlace::Event(at) = seen.difference.place else {
+        return false;
+    };
+    let event = oracle.events.get(at);
     seen.is("event ") && event.is_some_and(|(connection, _)| is_one(*connection))
 }
 

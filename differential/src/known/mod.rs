@@ -6,6 +6,7 @@
 mod caching;
 mod changes;
 mod evidence;
+mod exchange;
 mod heads;
 mod http2;
 mod page;

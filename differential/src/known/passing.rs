@@ -1,8 +1,8 @@
 //! Choices of what is passed on: answers that are none, interim ones, content that nobody wants.
 
 use super::evidence::{
-    answers, any_events, any_pair, asked, is_of_traffic, logged, logged_with, said, sends_chunks,
-    stores,
+    answers, any_events, any_of_case, any_pair, asked, is_of_traffic, logged, logged_with, said,
+    sends_chunks, stores,
 };
 use super::{Reason, Rule};
 use crate::case::{Body, Step};
@@ -65,13 +65,41 @@ pub(super) const PASSING: &[Rule] = &[
                 }
                 Event::Broken(..) => true,
                 Event::Response(response) => response.status == 9,
-                // In HTTP/2 there is no such response, and nothing comes.
-                Event::Closed | Event::Kept => true,
                 _ => false,
             };
             is_of_traffic(seen)
                 && answers(seen, |text| !text.is_empty() && !has_status(text))
                 && any_events(seen, |a, _| is_raw(a))
+        },
+    },
+    Rule {
+        name: "what-was-being-done",
+        text: "Whether the error log has `while reading response header from upstream`, `while reading upstream` or `while sending to client`.",
+        reason: Reason::Chance("it depends on what one read brings"),
+        before: None,
+        matches: |seen| {
+            let without = |line: &str| {
+                [
+                    " while reading response header from upstream",
+                    " while reading upstream",
+                    " while sending to client",
+                ]
+                .iter()
+                .fold(line.to_owned(), |line, doing| line.replace(doing, ""))
+            };
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
+            seen.is("error log: parts of ") && without(oracle) == without(weir)
+        },
+    },
+    Rule {
+        name: "sizes-of-chunked-bodies",
+        text: "How much of a chunked body had come when it was found to be too large, in the error log.",
+        reason: Reason::Chance("how content is divided has no meaning (RFC 9112, section 7.1)"),
+        before: None,
+        matches: |seen| {
+            let words = "client intended to send too large chunked body: ";
+            let line = format!("{}{}", seen.difference.oracle, seen.difference.weir);
+            seen.is("error log: ") && line.contains(words) && sends_chunks(seen)
         },
     },
     Rule {
@@ -103,7 +131,6 @@ pub(super) const PASSING: &[Rule] = &[
                 "log: $body_bytes_sent",
                 "log: $request_completion",
                 "log: $sent_http_",
-                "number of events",
                 "event kept closed",
                 "event closed ",
             ];
@@ -339,7 +366,7 @@ pub(super) const PASSING: &[Rule] = &[
                 |b: &crate::side::reply::Response| b.status.to_string() == seen.difference.weir;
             seen.is("log: $status")
                 && seen.has("error_page")
-                && any_pair(seen, |a, b| a.status == b.status && sent(b))
+                && any_of_case(seen, |a, b| a.status == b.status && sent(b))
         },
     },
     Rule {
@@ -350,9 +377,13 @@ pub(super) const PASSING: &[Rule] = &[
         matches: |seen| {
             let line = |text: &str| text.split("\\r\\n").next().unwrap_or("").to_owned();
             let (oracle, weir) = (line(&seen.difference.oracle), line(&seen.difference.weir));
-            seen.is("behind: first line")
-                && oracle.split(' ').count() > 3
-                && weir == encoded(&oracle)
+            let is_logged = seen.is("error log: parts of ")
+                && seen.difference.weir.replace("%20", " ")
+                    == seen.difference.oracle.replace("%20", " ");
+            is_logged
+                || (seen.is("behind: first line")
+                    && oracle.split(' ').count() > 3
+                    && weir == encoded(&oracle))
         },
     },
     Rule {
@@ -393,7 +424,9 @@ pub(super) const PASSING: &[Rule] = &[
             let is_lifetime = (seen.is("field Expires missing")
                 || seen.is("field Cache-Control missing")
                 || seen.is("log: $sent_http_cache_control"))
-                && any_pair(seen, |a, b| a.status == b.status && a.status >= 400);
+                && any_pair(seen, |a, b| {
+                    a.status == b.status && (a.status >= 400 || seen.has("error_page"))
+                });
             (is_charset || is_lifetime) && said(seen, |text| text.contains("X-Accel-Redirect: "))
         },
     },

@@ -1,6 +1,6 @@
 //! The choices: where Weir differs from every nginx.
 
-use super::evidence::{any_events, any_pair, has_field, logged, stores};
+use super::evidence::{any_events, any_pair, has_field, stores};
 use super::{Reason, Rule};
 use crate::side::client::Event;
 use crate::side::reply::Response;
@@ -176,7 +176,9 @@ pub(super) const RULES: &[Rule] = &[
             let logged = seen.has("fastcgi_pass")
                 && seen.is("log: $request_completion")
                 && seen.difference.oracle == "OK";
-            both || fastcgi || logged
+            let told = seen.has("fastcgi_pass")
+                && seen.is("error log: added [error] upstream prematurely closed connection");
+            both || fastcgi || logged || told
         },
     },
     Rule {
@@ -208,6 +210,7 @@ pub(super) const RULES: &[Rule] = &[
                 "log: $body_bytes_sent",
                 "log: $request_completion",
                 "log: $sent_http_content_range",
+                "log: $sent_http_transfer_encoding",
                 "log: $sent_http_content_length",
                 "log: $sent_http_content_type",
             ];
@@ -322,21 +325,45 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
-        name: "keepalive-of-the-last-location",
-        text: "`keepalive_timeout` and `keepalive_requests` are those of the location that responds; in nginx every \
-               location that a request passes through counts, except internal ones that reject it.",
-        reason: Reason::Open("nginx's rule is a side effect of its order"),
+        name: "announced-closes",
+        text: "A response of a server block, or of an `internal` location that refuses, says `Connection: close` where `keepalive_timeout 0` or \
+               `keepalive_requests` closes the connection; nginx says `keep-alive`, and closes it or overlooks the limit.",
+        reason: Reason::Rfc("RFC 9112, section 9.6: a server that closes says so"),
         before: None,
         matches: |seen| {
-            let classes = [
-                "field Connection",
-                "event closed kept",
-                "event kept closed",
-                "log: $sent_http_connection",
-                "log: $sent_http_keep_alive",
-            ];
+            let is_said = seen.is("field Connection")
+                && (seen.difference.oracle == "keep-alive" && seen.difference.weir == "close");
             (seen.has("keepalive_timeout") || seen.has("keepalive_requests"))
-                && classes.iter().any(|class| seen.is(class))
+                && (is_said || seen.is("event kept closed"))
+        },
+    },
+    Rule {
+        name: "put-without-a-parent",
+        text: "A `PUT` to a path whose parent is missing is 409; nginx says 500.",
+        reason: Reason::Rfc("RFC 4918, section 9.7.1"),
+        before: None,
+        matches: |seen| {
+            let follows = ["status 500 409", "event closed kept", "log: $"];
+            let is_error = seen.is("error log: ")
+                && (seen.difference.oracle.contains("rename() ")
+                    || seen.difference.weir.contains("rename() "));
+            seen.has("dav_methods")
+                && (is_error
+                    || (follows.iter().any(|class| seen.is(class))
+                        && any_pair(seen, |a, b| (a.status, b.status) == (500, 409))))
+        },
+    },
+    Rule {
+        name: "variables-of-changed-fields",
+        text: "Variables of a field (`$sent_http_link`, `$cookie_…`) show what headers-more has set, and nothing of what it has cleared; \
+               nginx's show what was there before.",
+        reason: Reason::Safety("a log, or a decision, by what was not sent misleads"),
+        before: None,
+        matches: |seen| {
+            let sent = seen.is("log: $sent_http_link") || seen.is("log: $sent_http_last_modified");
+            let was_set = seen.has("more_set_headers") || seen.has("more_clear_headers");
+            let came = seen.is("log: $cookie_") && seen.difference.weir.is_empty();
+            (sent && was_set) || (came && seen.has("more_clear_input_headers"))
         },
     },
     Rule {
@@ -383,17 +410,6 @@ pub(super) const RULES: &[Rule] = &[
             seen.has("error_page")
                 && (seen.is("field ") || seen.is("log: $"))
                 && any_pair(seen, |a, b| tags(a) > 1 && tags(b) < 2)
-        },
-    },
-    Rule {
-        name: "variables-without-a-response",
-        text: "Response variables in the log of a 444 or 499.",
-        reason: Reason::Chance("no response was sent"),
-        before: None,
-        matches: |seen| {
-            let is_one = |value: &str| ["444", "499"].contains(&value);
-            seen.is("log: $sent_http_")
-                && logged(seen, |name, value| name == "status" && is_one(value))
         },
     },
     Rule {

@@ -36,6 +36,8 @@ pub enum Event {
     Reset(u32),
     /// HTTP/2 has ended behind this stream, with this code.
     GoAway(u32, u32),
+    /// The other side showed something here, and this one did not.
+    Nothing,
 }
 
 impl Event {
@@ -52,22 +54,57 @@ pub struct Patience {
     pub wait: Duration,
 }
 
-/// Carries out the steps; an event each for what they observe, with the connection's number.
+/// An event, with the number of the step that observed it, and of its connection.
+pub type Observed = (usize, usize, Event);
+
+/// Puts what two sides observed beside each other, step by step: where one of them saw fewer events, it has [`Event::Nothing`].
+/// The last event of a step is that of its response, so what is missing is in front of it: interim responses.
+pub fn aligned(sides: [Vec<Observed>; 2]) -> [Vec<(usize, Event)>; 2] {
+    let mut out = [Vec::new(), Vec::new()];
+    let mut rest = sides.map(|side| side.into_iter().peekable());
+    while let Some(next) = rest
+        .iter_mut()
+        .filter_map(|side| side.peek())
+        .map(key)
+        .min()
+    {
+        let found = rest.each_mut().map(|side| {
+            let mut found = Vec::new();
+            while let Some((_, connection, event)) = side.next_if(|event| key(event) == next) {
+                found.push((connection, event));
+            }
+            found
+        });
+        let most = found.iter().map(Vec::len).max().unwrap_or(0);
+        for (out, found) in out.iter_mut().zip(found) {
+            out.extend((found.len()..most).map(|_| (next.1, Event::Nothing)));
+            out.extend(found);
+        }
+    }
+    out
+}
+
+/// What events of two sides are told to belong together by.
+fn key(event: &Observed) -> (usize, usize) {
+    (event.0, event.1)
+}
+
+/// Carries out the steps; an event each for what they observe.
 pub fn converse(
     steps: &[Step],
     places: &Places,
     behind: &[Behind],
     patience: Patience,
-) -> Vec<(usize, Event)> {
+) -> Vec<Observed> {
     let mut open: BTreeMap<usize, Connection> = BTreeMap::new();
     let mut sockets: BTreeMap<usize, Datagrams> = BTreeMap::new();
-    let mut events: Vec<(usize, Event)> = Vec::new();
+    let mut events: Vec<Observed> = Vec::new();
     let mut sessions = Sessions::default();
     let (mut patience, mut looked_at) = (patience, 0);
-    for step in steps {
+    for (number, step) in steps.iter().enumerate() {
         // After something that did not come, the rest mostly does not come either.
         let told = events.len();
-        if told > looked_at && events.last().is_some_and(|(_, event)| event.is_missing()) {
+        if told > looked_at && events.last().is_some_and(|(.., event)| event.is_missing()) {
             patience = patience.halved();
             for connection in open.values_mut() {
                 connection.patience = patience;
@@ -76,12 +113,13 @@ pub fn converse(
         looked_at = told;
         match step {
             Step::Connect { .. } | Step::Http2 { .. } | Step::Tls { .. } => {
-                events.extend(begin(step, &mut open, &mut sessions, places, patience));
+                let event = begin(step, &mut open, &mut sessions, places, patience);
+                events.extend(event.map(|(connection, event)| (number, connection, event)));
             }
             Step::Await { upstream, requests } => {
                 let asked = behind.get(*upstream);
                 if !asked.is_some_and(|behind| behind.await_requests(*requests, patience.wait)) {
-                    events.push((usize::MAX, Event::NotAsked));
+                    events.push((number, usize::MAX, Event::NotAsked));
                 }
             }
             // A case says so where a lifetime has to end: no event tells of it.
@@ -98,7 +136,7 @@ pub fn converse(
                     .entry(*connection)
                     .or_insert_with(|| Datagrams::open(places.address));
                 let event = socket.ask((places.address, port), &bytes, *replies, patience);
-                events.push((*connection, event));
+                events.push((number, *connection, event));
             }
             Step::Close { connection } => drop(open.remove(connection)),
             Step::Send { connection, .. }
@@ -108,14 +146,13 @@ pub fn converse(
             | Step::Half { connection } => {
                 if let Some(opened) = open.get_mut(connection) {
                     let seen = opened.step(step, places);
-                    events.extend(seen.into_iter().map(|event| (*connection, event)));
+                    events.extend(seen.into_iter().map(|event| (number, *connection, event)));
                 }
             }
         }
     }
-    for (number, mut connection) in open {
-        let event = connection.state();
-        events.push((number, event));
+    for (connection, mut opened) in open {
+        events.push((steps.len(), connection, opened.state()));
     }
     events
 }
@@ -390,6 +427,10 @@ impl Connection {
             if let Some((responses, reset)) = http2.response(self.closed) {
                 let mut events: Vec<Event> = responses.into_iter().map(Event::Response).collect();
                 events.extend(reset.map(Event::Reset));
+                if events.is_empty() {
+                    let why = "a stream ended without a response".to_owned();
+                    events.push(Event::Broken(why, Vec::new()));
+                }
                 return events;
             }
             if self.closed {

@@ -321,9 +321,11 @@ impl crate::response_body::BodySource for FillBody {
                 if let FollowError::Failed(why) = &ended
                     && self.first_client.is_none()
                 {
-                    request.error(format_args!(
-                        "{why} while waiting for another request to fill the cache"
-                    ));
+                    request.log_while(
+                        host::error_log::LogLevel::Error,
+                        "waiting for another request to fill the cache",
+                        format_args!("{why}"),
+                    );
                 }
                 Some(Err(BodyError::Producer))
             }

@@ -307,9 +307,11 @@ impl CacheFetch {
     }
 
     fn log_changed(&self, why: &FillFailure) {
-        self.request.error(format_args!(
-            "{why} while comparing an interrupted response with its repetition"
-        ));
+        self.request.log_while(
+            host::error_log::LogLevel::Error,
+            "comparing an interrupted response with its repetition",
+            format_args!("{why}"),
+        );
     }
 
     /// Requests the rest of a body that broke off. If it comes, it becomes the request's body.

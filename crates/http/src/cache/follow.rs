@@ -373,9 +373,10 @@ fn turns_to(follower: &mut FillFollower, message: &FillMessage) -> bool {
 
 /// The client disconnected during the wait: nginx's 499 and its log line.
 pub(super) fn client_left(request: &Request) -> HandlerOutcome {
-    request.log(
+    request.log_while(
         LogLevel::Info,
-        format_args!("client prematurely closed connection while waiting for the cache"),
+        "waiting for the cache",
+        format_args!("client prematurely closed connection"),
     );
     HandlerOutcome::Status(internal_status::CLIENT_CLOSED)
 }

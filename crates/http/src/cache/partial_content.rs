@@ -401,9 +401,11 @@ impl PartialContent {
                 return Poll::Ready((!came).then_some(Err(BodyError::Producer)));
             }
             Err(why) => {
-                request.error(format_args!(
-                    "{why} while fetching a missing part of a cached response"
-                ));
+                request.log_while(
+                    host::error_log::LogLevel::Error,
+                    "fetching a missing part of a cached response",
+                    format_args!("{why}"),
+                );
                 return Poll::Ready(Some(Err(BodyError::Producer)));
             }
         };

@@ -327,7 +327,14 @@ impl RequestCarrier for Http1Connection<'_> {
         // Content that was refused (413) is not looked at: its framing cannot change the response any more, and the
         // connection closes or lingers.
         let was_refused = request.body.restore_content();
-        match !was_refused && discard::discard_what_came(request).await.is_err() {
+        let is_over = was_refused || request.delivery.is_silent();
+        if is_over || discard::discard_what_came(request).await.is_ok() {
+            return Ok(());
+        }
+        request.error(format_args!("client sent invalid chunked body"));
+        // The next request cannot be found. A refusal or a redirect stays what it is, as in nginx.
+        request.delivery.close();
+        match request.out.status < 300 {
             true => Err(400),
             false => Ok(()),
         }

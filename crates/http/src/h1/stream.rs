@@ -5,12 +5,23 @@ use std::task::{Context, Poll};
 
 use proto::fields::Fields;
 use proto::h1::response::{write_end, write_fields, write_status_line};
+use proto::h1::{ChunkDecoder, ChunkPiece};
 
 use crate::byte_stream::ByteStream;
 use crate::client_stream::ClientStream;
 
-/// The end of chunked content without trailers.
-const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+/// Whether content in chunks that has not been read yet ends in `input`, before the next request if there is one. Where it
+/// is invalid there too: then reading it is what finds that out.
+fn has_last_chunk(input: &[u8]) -> bool {
+    let (mut decoder, mut at) = (ChunkDecoder::new(), 0);
+    loop {
+        match decoder.next_piece(&input[at..]) {
+            Ok(ChunkPiece::Data(range)) => at += range.end,
+            Ok(ChunkPiece::More) => return false,
+            Ok(ChunkPiece::End(_)) | Err(_) => return true,
+        }
+    }
+}
 
 impl ClientStream for ByteStream {
     fn poll_left(&self, context: &mut Context<'_>) -> Poll<()> {
@@ -22,9 +33,7 @@ impl ClientStream for ByteStream {
         let here = input.len() as u64;
         match announced {
             Some(length) => length <= most && length <= here,
-            // The chunks are not decoded just to answer this. What looks like the last chunk usually is. If it is not,
-            // the content is streamed, as it would have been anyway.
-            None => here <= most && input.ends_with(LAST_CHUNK),
+            None => here <= most && has_last_chunk(&input),
         }
     }
 

@@ -35,6 +35,10 @@ pub(super) fn response_length(request: &mut Request) -> ResponseLength {
     out.drop_unfit_date();
     if matches!(out.status, 204 | 304) || (100..200).contains(&out.status) {
         out.drop_content_fields();
+        // Also where an upstream server named one: what has no content has no type, as in nginx's HTTP/2.
+        if out.status == 204 {
+            out.content_type.clear();
+        }
         return ResponseLength::None;
     }
     match out.length() {

@@ -433,6 +433,7 @@ impl Exchange {
         // A tunnel has counted its own bytes in addition to the request's.
         record.current_try().bytes_sent = record.current_try().bytes_sent.max(self.transmit.sent());
         record.current_try().set_response_time(began);
+        request.head.doing.set(exchange_log::SENDING);
         self.learn(request, LearnMoment::End);
         // An unsent rest of the request would be taken for the beginning of the next one.
         let reusable = reusable && self.transmit.is_complete() && self.send_control();

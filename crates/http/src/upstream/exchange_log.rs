@@ -14,6 +14,9 @@ use crate::request::Request;
 /// How logs show `ETIMEDOUT`: the timeouts are this server's, but nginx words them as the system's.
 const TIMED_OUT: &str = "(110: Connection timed out)";
 
+/// What is done for a client once its exchange is over, in the words of the error log.
+pub(super) const SENDING: &str = "sending to client";
+
 /// What the exchange was doing, which ends most lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExchangeStage {
@@ -24,15 +27,16 @@ pub(super) enum ExchangeStage {
     ReadingBody,
 }
 
-impl fmt::Display for ExchangeStage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl ExchangeStage {
+    /// In the words of the log.
+    pub(super) const fn text(self) -> &'static str {
+        match self {
             ExchangeStage::Connecting => "connecting to upstream",
             ExchangeStage::Handshaking => "SSL handshaking to upstream",
             ExchangeStage::SendingRequest => "sending request to upstream",
             ExchangeStage::ReadingHeader => "reading response header from upstream",
             ExchangeStage::ReadingBody => "reading upstream",
-        })
+        }
     }
 }
 
@@ -43,7 +47,7 @@ pub(super) fn log_exchange_failure(
     text: impl fmt::Display,
     stage: ExchangeStage,
 ) {
-    request.error(format_args!("{text} while {stage}"));
+    request.log_while(LogLevel::Error, stage.text(), format_args!("{text}"));
 }
 
 /// An error in the response that a codec found.
@@ -71,10 +75,10 @@ pub(super) fn read_failed(request: &Request, error: &io::Error, stage: ExchangeS
 /// Sending failed. The upstream may have answered before it closed the connection, so this alone is no error.
 #[cold]
 pub(super) fn send_failed(request: &Request, error: &io::Error) {
-    let doing = ExchangeStage::SendingRequest;
-    request.log(
+    request.log_while(
         LogLevel::Info,
-        format_args!("send() failed{} while {doing}", ErrnoText(error)),
+        ExchangeStage::SendingRequest.text(),
+        format_args!("send() failed{}", ErrnoText(error)),
     );
 }
 
@@ -95,14 +99,15 @@ pub(super) fn connect_failed(request: &Request, address: &SocketAddress, error: 
     } else {
         LogLevel::Crit
     };
-    let (error, doing) = (ErrnoText(error), ExchangeStage::Connecting);
+    let (error, doing) = (ErrnoText(error), ExchangeStage::Connecting.text());
     // The address of an internet socket follows at the end of every line.
     match address.is_unix() {
-        true => request.log(
+        true => request.log_while(
             level,
-            format_args!("connect() to {address} failed{error} while {doing}"),
+            doing,
+            format_args!("connect() to {address} failed{error}"),
         ),
-        false => request.log(level, format_args!("connect() failed{error} while {doing}")),
+        false => request.log_while(level, doing, format_args!("connect() failed{error}")),
     }
 }
 
@@ -125,56 +130,52 @@ pub(super) fn no_chosen_peer(request: &Request) {
     ));
 }
 
-/// A server has reached `max_fails`.
+/// A server has reached `max_fails`, by what was logged just before.
 #[cold]
 pub(super) fn peer_disabled(request: &Request) {
-    let doing = ExchangeStage::ReadingHeader;
     request.log(
         LogLevel::Warn,
-        format_args!("upstream server temporarily disabled while {doing}"),
+        format_args!("upstream server temporarily disabled"),
     );
 }
 
 /// The client disconnected, which ends the exchange.
 #[cold]
 pub(super) fn client_left(request: &Request) {
-    let doing = ExchangeStage::SendingRequest;
-    request.log(
+    request.log_while(
         LogLevel::Info,
-        format_args!(
-            "client prematurely closed connection, so upstream connection is closed too while {doing}"
-        ),
+        ExchangeStage::SendingRequest.text(),
+        format_args!("client prematurely closed connection, so upstream connection is closed too"),
     );
 }
 
 /// The client disconnected during the name lookup.
 #[cold]
 pub(super) fn client_left_while_resolving(request: &Request) {
-    request.log(
+    request.log_while(
         LogLevel::Info,
-        format_args!("client prematurely closed connection while resolving upstream"),
+        "resolving upstream",
+        format_args!("client prematurely closed connection"),
     );
 }
 
 /// Bytes followed the body.
 #[cold]
 pub(super) fn more_data_than_announced(request: &Request) {
-    let doing = ExchangeStage::ReadingBody;
-    request.log(
+    request.log_while(
         LogLevel::Warn,
-        format_args!(
-            "upstream sent more data than specified in \"Content-Length\" header while {doing}"
-        ),
+        ExchangeStage::ReadingBody.text(),
+        format_args!("upstream sent more data than specified in \"Content-Length\" header"),
     );
 }
 
 /// The interim responses are larger than a buffer.
 #[cold]
 pub(super) fn too_big_early_hints(request: &Request) {
-    let doing = ExchangeStage::ReadingHeader;
-    request.log(
+    request.log_while(
         LogLevel::Info,
-        format_args!("upstream sent too big early hints while {doing}"),
+        ExchangeStage::ReadingHeader.text(),
+        format_args!("upstream sent too big early hints"),
     );
 }
 

@@ -7,6 +7,7 @@ use proto::KnownField;
 use proto::message::ResponseHead;
 
 use super::exchange::{Exchange, ExchangePlan};
+use super::exchange_log::SENDING;
 use super::protocol::{ContentLength, RequestTraits};
 use super::response_reader::ResponseReader;
 
@@ -21,7 +22,10 @@ use crate::response_body::ResponseBody;
 pub async fn exchange_and_respond(request: &mut Request, plan: ExchangePlan) -> HandlerOutcome {
     match Exchange::run_exchange(request, plan).await {
         Ok(exchange) => exchange.respond(request),
-        Err(none) => HandlerOutcome::Status(none.status),
+        Err(none) => {
+            request.head.doing.set(SENDING);
+            HandlerOutcome::Status(none.status)
+        }
     }
 }
 

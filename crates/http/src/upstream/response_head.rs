@@ -174,7 +174,10 @@ impl Exchange {
                     );
                     return Err(TryFailure::InvalidHeader);
                 }
-                Ok(HeadProgress::Complete(used)) => return Ok(Some(used)),
+                Ok(HeadProgress::Complete(used)) => {
+                    request.head.doing.set(doing.text());
+                    return Ok(Some(used));
+                }
                 // One read may have brought several interim responses.
                 Ok(HeadProgress::Interim(used)) => {
                     if head.status != 0 {

@@ -130,11 +130,22 @@ impl ResponseSpool {
                 self.writing = None;
                 let (file, path, data) = result.map_err(|error| {
                     let folder = self.folder.display();
-                    request.log(LogLevel::Crit, format_args!("writing a temporary file in \"{folder}\" failed{} while reading upstream", ErrnoText(&error)));
+                    request.log_while(
+                        LogLevel::Crit,
+                        "reading upstream",
+                        format_args!(
+                            "writing a temporary file in \"{folder}\" failed{}",
+                            ErrnoText(&error)
+                        ),
+                    );
                 })?;
                 if let Some(path) = path {
                     let path = path.display();
-                    request.log(LogLevel::Warn, format_args!("an upstream response is buffered to a temporary file {path} while reading upstream"));
+                    request.log_while(
+                        LogLevel::Warn,
+                        "reading upstream",
+                        format_args!("an upstream response is buffered to a temporary file {path}"),
+                    );
                 }
                 let length = data.len() as u64;
                 append(queue, &file, self.written, length);

@@ -105,12 +105,10 @@ impl ResponseSaving {
                     Ok(file) => self.file = file,
                     Err(error) => {
                         let target = self.target.display();
-                        request.log(
+                        request.log_while(
                             LogLevel::Crit,
-                            format_args!(
-                                "saving \"{target}\" failed{} while reading upstream",
-                                ErrnoText(&error)
-                            ),
+                            "reading upstream",
+                            format_args!("saving \"{target}\" failed{}", ErrnoText(&error)),
                         );
                         return Poll::Ready(());
                     }

@@ -461,9 +461,10 @@ impl RequestTransmit {
 /// The failure if the body's file cannot be read. It is this server's, so no other upstream is tried.
 fn read_failed(request: &Request, file: &TemporaryFile, error: &io::Error) -> SendFailure {
     let (path, error) = (file.path.display(), base::ErrnoText(error));
-    request.log(
+    request.log_while(
         LogLevel::Crit,
-        format_args!("pread() \"{path}\" failed{error} while sending request to upstream"),
+        "sending request to upstream",
+        format_args!("pread() \"{path}\" failed{error}"),
     );
     SendFailure::Client(NoResponse::new(500))
 }

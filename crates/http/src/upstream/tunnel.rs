@@ -146,12 +146,10 @@ impl UpstreamTunnel {
                 })))
             }
             Poll::Ready(Err(error)) => {
-                request.log(
+                request.log_while(
                     LogLevel::Info,
-                    format_args!(
-                        "{} while proxying upgraded connection",
-                        net::ReadFailed(&error)
-                    ),
+                    PROXYING,
+                    format_args!("{}", net::ReadFailed(&error)),
                 );
                 self.peer = TunnelPeer::Broken;
                 Poll::Ready(None)
@@ -166,6 +164,9 @@ impl UpstreamTunnel {
     }
 }
 
+/// What a tunnel does, in the words of the error log.
+const PROXYING: &str = "proxying upgraded connection";
+
 impl BodySource for UpstreamTunnel {
     fn poll_next(
         &mut self,
@@ -174,12 +175,10 @@ impl BodySource for UpstreamTunnel {
     ) -> Poll<Option<Result<BodyChunk, BodyError>>> {
         loop {
             if let Err(error) = self.poll_client(request, context) {
-                request.log(
+                request.log_while(
                     LogLevel::Info,
-                    format_args!(
-                        "send() failed{} while proxying upgraded connection",
-                        ErrnoText(&error)
-                    ),
+                    PROXYING,
+                    format_args!("send() failed{}", ErrnoText(&error)),
                 );
                 // The upstream can no longer be written to, but it may have sent something before.
                 self.client_ended = true;
@@ -213,7 +212,11 @@ impl BodySource for UpstreamTunnel {
             }
             let peer_stuck = self.peer_is_full && self.send_timer.poll_expired(context).is_ready();
             if peer_stuck || self.exchange.timer.poll_expired(context).is_ready() {
-                request.error(format_args!("upstream timed out (110: Connection timed out) while proxying upgraded connection"));
+                request.log_while(
+                    LogLevel::Error,
+                    PROXYING,
+                    format_args!("upstream timed out (110: Connection timed out)"),
+                );
                 return self.finish(request);
             }
             return Poll::Pending;

@@ -140,7 +140,7 @@ fn sent_content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
         response.length()
     };
     length
-        .filter(|_| has_content(request))
+        .filter(|_| has_content(request) && !request.delivery.is_silent())
         .is_some_and(|length| number(length, out))
 }
 
@@ -189,11 +189,18 @@ fn sent_etag(request: &mut Request, out: &mut Vec<u8>) -> bool {
 fn sent_connection(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let connection = match request.out.status {
         101 => "upgrade",
+        // No response has been sent (444, 499): what its head would have said.
+        _ if is_cut_off_kept(request) => "keep-alive",
         // In the access log, as in nginx's, it is `close` whatever was sent.
         _ if request.delivery.must_close() || request.times.responded.is_some() => "close",
         _ => "keep-alive",
     };
     text(connection, out)
+}
+
+/// Whether the request ended without a response, and nothing but that ends its connection.
+fn is_cut_off_kept(request: &Request) -> bool {
+    request.delivery.is_silent() && request.head.wire.wants_keep_alive()
 }
 
 /// The parameter of `keepalive_timeout`, unless the connection is being closed.
@@ -203,9 +210,9 @@ fn sent_keep_alive(request: &mut Request, out: &mut Vec<u8>) -> bool {
         .location(request.location)
         .core
         .keepalive_header;
-    let Some(seconds) =
-        seconds.filter(|_| !request.delivery.must_close() && request.times.responded.is_none())
-    else {
+    let stays = is_cut_off_kept(request)
+        || (!request.delivery.must_close() && request.times.responded.is_none());
+    let Some(seconds) = seconds.filter(|_| stays) else {
         return false;
     };
     out.extend_from_slice(b"timeout=");

@@ -66,5 +66,6 @@ fn answer(request: &mut Request, path: &[u8], found: OpenFileResult) -> HandlerO
     if request.method == Method::Post {
         return HandlerOutcome::Status(405);
     }
+    request.head.doing.set("sending response to client");
     file_response::respond_with_file(request, found)
 }

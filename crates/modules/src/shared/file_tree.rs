@@ -168,6 +168,7 @@ pub(crate) fn make_directory(path: &Path, access: u32, missing: u16) -> Result<(
     // Not `create_dir_all`: an existing directory must fail, which `MKCOL` answers with 405 (RFC
     // 4918, section 9.3.1). The mode is set again afterwards because the umask applies to the
     // creation.
+    let path = &without_slash(path);
     let made = DirBuilder::new().mode(access).create(path);
     let made = made.and_then(|()| fs::set_permissions(path, Permissions::from_mode(access)));
     made.map_err(|error| FileTreeError::from_call(&error, "mkdir()", path, missing))

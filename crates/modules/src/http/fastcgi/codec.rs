@@ -4,6 +4,7 @@
 //! between. A record boundary means nothing: the header can end in the middle of one.
 
 use bstr::ByteSlice;
+use host::error_log::LogLevel;
 use http::Request;
 use http::http_site::ConfRef;
 use http::upstream::{
@@ -95,10 +96,11 @@ impl FastcgiCodec {
         if caught {
             return Err(ProtocolFault::new(line));
         }
-        request.error(format_args!(
-            "{} while reading response header from upstream",
-            line.as_bstr()
-        ));
+        request.log_while(
+            LogLevel::Error,
+            "reading response header from upstream",
+            format_args!("{}", line.as_bstr()),
+        );
         Ok(())
     }
 }
@@ -247,10 +249,12 @@ impl UpstreamProtocol for FastcgiCodec {
                 FastcgiEvent::Stderr(range, is_end) => {
                     self.stderr.extend_from_slice(&input[at..][range]);
                     if is_end {
-                        request.error(format_args!(
-                            "{} while reading upstream",
-                            self.take_message().as_bstr()
-                        ));
+                        let message = self.take_message();
+                        request.log_while(
+                            LogLevel::Error,
+                            "reading upstream",
+                            format_args!("{}", message.as_bstr()),
+                        );
                     }
                 }
                 FastcgiEvent::StdoutEnd if is_short => {

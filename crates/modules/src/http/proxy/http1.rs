@@ -18,6 +18,7 @@ use proto::h1::response::{ResponseParser, ResponseProgress};
 use proto::message::{Method, ResponseFraming, ResponseHead};
 
 use super::{Conf, cookie, rules, url};
+use crate::shared::gateway::response::framing_fault;
 
 /// One request and its response.
 pub(super) struct Http1Exchange {
@@ -87,15 +88,19 @@ impl Http1Exchange {
         // nginx's warning about fields that may occur only once.
         for line in head.repeated() {
             let line = line.as_bstr();
-            request.log(
+            let (name, _) = line.split_once_str(":").unwrap_or((line, b""));
+            let previous = head.fields.get(name).unwrap_or(b"").as_bstr();
+            let name = name.as_bstr();
+            request.log_while(
                 host::error_log::LogLevel::Warn,
-                format_args!("upstream sent duplicate header line: \"{line}\", ignored while reading response header from upstream"),
+                "reading response header from upstream",
+                format_args!(
+                    "upstream sent duplicate header line: \"{line}\", previous value: \"{name}: {previous}\", ignored"
+                ),
             );
         }
         let framing = ResponseFraming::of_response(self.method, head.status, &head.fields)
-            .map_err(|bad| {
-                ProtocolFault::new(proto::h1::response::BadResponse::Framing(bad).log_line())
-            })?;
+            .map_err(|bad| ProtocolFault::new(framing_fault(bad, head)))?;
         // After a 101 the connection speaks another protocol and can carry no further request.
         self.keeps_alive = head.keeps_alive() && head.status != 101;
         // After the framing and keep-alive have been read, which depend on these fields.

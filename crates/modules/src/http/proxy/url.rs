@@ -225,7 +225,7 @@ pub(super) fn destination(request: &mut Request, conf: &Conf) -> Option<ProxyDes
         ProxyPass::Variable(expression) => expression,
     };
     let url = request.value(expression);
-    let Some((scheme, rest)) = split_scheme(&url) else {
+    let Some((scheme, rest)) = split_scheme(&url).filter(|(_, rest)| !rest.is_empty()) else {
         request.error(format_args!("invalid URL prefix in \"{url}\""));
         return None;
     };

@@ -277,6 +277,7 @@ impl ScriptMachine {
         // Also before its script runs: directives of the block, such as `set`, see its settings.
         if *enters {
             request.enter_location(*block);
+            request.limit_keepalive(&request.core());
         }
         self.outer = Some((self.block, self.next));
         (self.block, self.next) = (*block, 0);

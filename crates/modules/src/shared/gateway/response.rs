@@ -9,7 +9,8 @@ use http::upstream::{
 };
 use proto::KnownField;
 use proto::cgi::{CgiStatusLine, HeadParser};
-use proto::message::{ResponseHead, parse_length};
+use proto::h1::response::BadResponse;
+use proto::message::{BadFraming, Method, ResponseFraming, ResponseHead, parse_length};
 
 use super::{connection_tag, is_bodyless, request_content};
 
@@ -164,12 +165,30 @@ impl<H: CgiHead> UpstreamProtocol for CgiExchange<H> {
     }
 }
 
+/// The line for the error log, with the value that is wrong.
+pub(crate) fn framing_fault(bad: BadFraming, head: &ResponseHead) -> Vec<u8> {
+    let mut line = BadResponse::Framing(bad).log_line();
+    let (before, name) = match bad {
+        BadFraming::InvalidContentLength => (": \"Content-Length: ", KnownField::ContentLength),
+        BadFraming::UnknownTransferEncoding => (": \"", KnownField::TransferEncoding),
+        BadFraming::LengthAndTransferEncoding => return line,
+    };
+    line.extend_from_slice(before.as_bytes());
+    line.extend_from_slice(head.fields.get_known(name).unwrap_or_default());
+    line.push(b'"');
+    line
+}
+
 /// The content length of a CGI response.
 pub(crate) fn content_length(
     request: &Request,
     head: &ResponseHead,
 ) -> Result<ContentLength, ProtocolFault> {
-    // First: a response to HEAD, a 204 or a 304 has no content, whatever length its header announces (RFC 9110,
+    // What announces the content wrongly is an error in any protocol, also where there is none.
+    if let Err(bad) = ResponseFraming::of_response(Method::Get, 200, &head.fields) {
+        return Err(ProtocolFault::new(framing_fault(bad, head)));
+    }
+    // A response to HEAD, a 204 or a 304 has no content, whatever length its header announces (RFC 9110,
     // section 6.4.1).
     if is_bodyless(request, head.status) {
         return Ok(ContentLength::None);
@@ -178,14 +197,7 @@ pub(crate) fn content_length(
         None => Ok(ContentLength::Unknown),
         Some(value) => match parse_length(value) {
             Some(length) => Ok(ContentLength::Known(length)),
-            None => Err(ProtocolFault::new(
-                [
-                    b"upstream sent invalid \"Content-Length\" header: \"",
-                    value,
-                    b"\"",
-                ]
-                .concat(),
-            )),
+            None => Ok(ContentLength::Unknown),
         },
     }
 }

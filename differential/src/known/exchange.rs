@@ -1,0 +1,163 @@
+//! What of a case belongs together: a request, the event that answers it, and the lines of the logs that tell of it.
+//!
+//! A rule explains one exchange. What else differs in the same case is another difference, which no rule may cover only
+//! because it is near.
+
+use super::Seen;
+use crate::case::{Request, Step};
+use crate::compare::DifferencePlace;
+use crate::observe::LogLine;
+use crate::side::client::Event;
+
+/// The pairs of events that a difference may belong to. Of an event that tells of its connection (that it was closed, or
+/// stays) it is also all that came before it there.
+pub(super) fn pairs<'a>(seen: &Seen<'a>) -> impl Iterator<Item = (usize, &'a Event, &'a Event)> {
+    let sides = seen.sides.map(|[a, b]| (a.events.iter(), b.events.iter()));
+    let place = seen.difference.place;
+    let seen = *seen;
+    let all = sides.into_iter().flat_map(|(a, b)| a.zip(b)).enumerate();
+    all.filter_map(move |(at, (a, b))| {
+        let is_near = match place {
+            DifferencePlace::Case | DifferencePlace::Behind(..) => true,
+            DifferencePlace::Event(own) => {
+                at == own || (at < own && is_same_connection(&seen, at, own))
+            }
+            DifferencePlace::Lines(oracle, weir) => {
+                is_told_by(&seen, at, &a.1, line(&seen, 0, oracle))
+                    && is_told_by(&seen, at, &b.1, line(&seen, 1, weir))
+            }
+        };
+        is_near.then_some((at, &a.1, &b.1))
+    })
+}
+
+/// True when an event that tells of a connection is behind another one of it.
+fn is_same_connection(seen: &Seen<'_>, at: usize, own: usize) -> bool {
+    let tells_of_it = ["event ", "bytes", "last stream"];
+    tells_of_it.iter().any(|class| seen.is(class))
+        && seen
+            .sides
+            .is_some_and(|[a, _]| a.events[at].0 == a.events[own].0)
+}
+
+/// A line of the log of a side.
+pub(super) fn line<'a>(seen: &Seen<'a>, side: usize, number: usize) -> Option<&'a LogLine> {
+    seen.sides?[side].log.get(number)
+}
+
+/// The value of a variable in a line; nothing where it has none.
+pub(super) fn value<'a>(line: &'a LogLine, name: &str) -> &'a str {
+    let pair = line.iter().find(|(known, _)| known == name);
+    pair.map_or("", |(_, value)| value)
+}
+
+/// True when a line may be that of an event: the status is the same, and the request, where both are known.
+fn is_told_by(seen: &Seen<'_>, at: usize, event: &Event, line: Option<&LogLine>) -> bool {
+    let Some(line) = line else { return false };
+    let has_status = match event {
+        Event::Response(response) => response.status.to_string() == value(line, "status"),
+        Event::Bytes(bytes) | Event::Silent(bytes) if bytes.starts_with(b"HTTP/") => {
+            let text = String::from_utf8_lossy(bytes);
+            text.contains(&format!(" {} ", value(line, "status")))
+        }
+        _ => true,
+    };
+    has_status
+        && request_of(seen, at).is_none_or(|request| {
+            let told = value(line, "request");
+            let begin = format!("{} {}", request.method, request.target);
+            told.is_empty() || request.target.contains("%%") || told.starts_with(&begin)
+        })
+}
+
+/// The request that an event answers, where the case has it as such: the first one on its connection is answered first.
+pub(super) fn request_of<'a>(seen: &Seen<'a>, at: usize) -> Option<&'a Request> {
+    let events = &seen.sides?[0].events;
+    let connection = events.get(at)?.0;
+    let is_raw =
+        |step: &Step| matches!(step, Step::Send { connection: of, .. } if *of == connection);
+    if seen.case.talk.iter().any(is_raw) {
+        return None;
+    }
+    let answered = |event: &&(usize, Event)| {
+        event.0 == connection
+            && match &event.1 {
+                Event::Response(response) => !response.is_interim(),
+                // Behind a response it is of the same stream.
+                Event::Reset(_) | Event::Nothing => false,
+                _ => true,
+            }
+    };
+    let before = events[..at].iter().filter(answered).count();
+    let mut requests = seen.case.talk.iter().filter_map(|step| match step {
+        Step::Request {
+            connection: of,
+            request,
+        } if *of == connection => Some(request),
+        _ => None,
+    });
+    requests.nth(before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Case;
+    use crate::compare::Difference;
+    use crate::observe::Observation;
+    use crate::side::reply::Response;
+    use crate::version::Version;
+
+    fn observed(statuses: [u16; 2]) -> Observation {
+        let response = |status| {
+            Event::Response(Response {
+                status,
+                ..Response::default()
+            })
+        };
+        let line = |(number, status): (usize, u16)| {
+            let pair = |name: &str, value: String| (name.to_owned(), value);
+            vec![
+                pair("status", status.to_string()),
+                pair("request", format!("GET /{number} HTTP/1.1")),
+            ]
+        };
+        Observation {
+            events: vec![(0, response(statuses[0])), (0, response(statuses[1]))],
+            log: statuses.into_iter().enumerate().map(line).collect(),
+            ..Observation::default()
+        }
+    }
+
+    #[test]
+    fn a_line_belongs_to_the_event_of_its_request() {
+        let mut case = Case::default();
+        for target in ["/0", "/1"] {
+            case.talk.push(Step::Request {
+                connection: 0,
+                request: Request::new("GET", target),
+            });
+        }
+        let sides = [observed([200, 304]), observed([200, 200])];
+        let near = |place| {
+            let difference = Difference {
+                class: "log: $uri".to_owned(),
+                oracle: String::new(),
+                weir: String::new(),
+                place,
+            };
+            let seen = Seen {
+                case: &case,
+                difference: &difference,
+                sides: Some(&sides),
+                oracle: Version(1, 31, 0),
+            };
+            pairs(&seen).map(|(at, ..)| at).collect::<Vec<_>>()
+        };
+        assert_eq!(near(DifferencePlace::Lines(0, 0)), [0]);
+        assert_eq!(near(DifferencePlace::Lines(1, 1)), [1]);
+        assert_eq!(near(DifferencePlace::Lines(0, 1)), [0; 0]);
+        assert_eq!(near(DifferencePlace::Case), [0, 1]);
+        assert_eq!(near(DifferencePlace::Event(1)), [1]);
+    }
+}
