@@ -178,10 +178,12 @@ impl Recombined {
                 "server" if node.block.is_some() => self.server(node.children()),
                 "location" => self.location(node),
                 "upstream" => {
-                    let name = node.words.get(1).cloned().unwrap_or_default();
+                    let Some(name) = node.words.get(1).cloned() else {
+                        continue;
+                    };
                     self.groups.entry(name).or_default().push(node.clone());
                 }
-                "map" | "geo" | "split_clients" => {
+                "map" | "geo" | "split_clients" if node.words.len() > 1 => {
                     let name = node.words.last().cloned().unwrap_or_default();
                     let name = name.trim_start_matches('$').to_owned();
                     self.maps.entry(name).or_default().push(node.clone());
@@ -273,7 +275,9 @@ fn files(paths: &[String], dice: &mut Dice) -> Vec<File> {
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
         let name = format!("html{path}");
-        let is_file = !path.ends_with('/') && !path.contains("..") && !path.contains("//");
+        let is_file = !path.ends_with('/')
+            && ["..", "//", "/./"].iter().all(|part| !path.contains(part))
+            && !path.ends_with("/.");
         // A file cannot be a folder too.
         let is_taken = files.iter().any(|file| {
             file.path == name

@@ -199,6 +199,11 @@ impl<'a> Parts<'a> {
             *word = self.word(word, dice);
         }
         let second = node.words.get(1).cloned().unwrap_or_default();
+        // What a template lost its words from is no directive any more.
+        let alone = ["internal", "break", "flv", "mp4", "empty_gif"];
+        if second.is_empty() && !alone.contains(&name.as_str()) {
+            return None;
+        }
         match name.as_str() {
             "location" => self.path(&node.words),
             "server_name" => {
