@@ -108,6 +108,36 @@ pub(super) const GRPC: &[Rule] = &[
         },
     },
     Rule {
+        name: "connections-of-http2-upstreams",
+        text: "An HTTP/2 connection to an upstream stays open after a response that is complete; nginx closes it after some of \
+               them, such as one without content.",
+        reason: Reason::Rfc("RFC 9113, section 9.1: connections are persistent"),
+        before: None,
+        matches: |seen| seen.has("grpc_pass") && seen.is("behind: fresh true false"),
+    },
+    Rule {
+        name: "spelling-of-names",
+        text: "Upper and lower case of the name of a field from an HTTP/2 upstream.",
+        reason: Reason::Rfc("RFC 9110, section 5.1: names are not case-sensitive"),
+        before: None,
+        matches: |seen| {
+            let class = seen.difference.class.strip_prefix("field ").unwrap_or("");
+            let name = class
+                .trim_end_matches(" added")
+                .trim_end_matches(" missing");
+            let of = |response: &crate::side::reply::Response| {
+                let fields = response.fields.iter();
+                let mut fields = fields.filter(|(known, _)| known.eq_ignore_ascii_case(name));
+                fields.next().cloned()
+            };
+            seen.has("grpc_pass")
+                && any_pair(seen, |a, b| match (of(a), of(b)) {
+                    (Some(a), Some(b)) => a.0 != b.0 && a.1 == b.1,
+                    _ => false,
+                })
+        },
+    },
+    Rule {
         name: "connections-of-http10-origins",
         text: "An HTTP/1.0 response with `Connection: keep-alive` leaves the upstream connection open for the next request; \
                nginx closes it.",

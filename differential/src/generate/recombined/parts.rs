@@ -230,7 +230,7 @@ impl<'a> Parts<'a> {
                 let zone = format!("{name}%%N%%");
                 if self.zones.insert(zone.clone()) {
                     self.define(&format!(
-                        "{name}_path %%OWN%%/{name} keys_zone={zone}:64k inactive=1h;"
+                        "{name}_path %%OWN%%/cache_{name} keys_zone={zone}:64k inactive=1h;"
                     ));
                 }
                 node.words[1] = zone;
@@ -262,10 +262,10 @@ impl<'a> Parts<'a> {
         while let Some((before, name, after)) = variable(rest) {
             out.push_str(before);
             if CHANGING.contains(&name) {
-                out.push_str("${arg_a}");
+                out.push_str(&written("arg_a", after));
             } else if self.from.maps.contains_key(name) {
                 self.map(name, dice);
-                out.push_str(&format!("${{{name}_%%N%%}}"));
+                out.push_str(&written(&format!("{name}_%%N%%"), after));
             } else {
                 out.push_str(&rest[before.len()..rest.len() - after.len()]);
             }
@@ -471,6 +471,14 @@ fn folder(word: &str, is_alias: bool) -> String {
         None => "",
     };
     format!("%%DIR%%/html{end}")
+}
+
+/// A variable before this text, in braces only where it needs them: `if` takes none.
+fn written(name: &str, after: &str) -> String {
+    match after.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_') {
+        true => format!("${{{name}}}"),
+        false => format!("${name}"),
+    }
 }
 
 /// The names of the variables in a text.
