@@ -69,14 +69,7 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
         flags.finish()?;
         return known::write_page(check).map(|()| true);
     }
-    let named = std::env::var("ORACLE").unwrap_or_default();
-    let usual = if named.is_empty() {
-        "/usr/sbin/nginx".to_owned()
-    } else {
-        named
-    };
-    let oracle: String = flags.value("--oracle", usual)?;
-    let weir: String = flags.value("--weir", "target/debug/weir".to_owned())?;
+    let programs = programs(flags)?;
     let allow_open = flags.has("--allow-open");
     let seed = flags.value("--seed", 1)?;
     let shown: String = flags.value("--show", String::new())?;
@@ -97,10 +90,6 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
     if plan.cases != u64::MAX {
         plan.time = Duration::from_secs(24 * 3600);
     }
-    let programs = [
-        Program::new(Path::new(&oracle))?,
-        Program::new(Path::new(&weir))?,
-    ];
     if !from.is_empty() {
         plan.areas = vec![recombined(Path::new(&from), &programs)?];
     }
@@ -138,6 +127,21 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
     let is_confirmed = tally.classes.values().any(campaign::Class::is_confirmed);
     let is_open = is_confirmed || (!allow_open && !tally.open.is_empty());
     Ok(!is_open && tally.failed.is_empty() && tally.cases > 0)
+}
+
+/// nginx, and Weir.
+fn programs(flags: &mut Flags) -> Result<[Program; 2], String> {
+    let named = std::env::var("ORACLE").unwrap_or_default();
+    let usual = match named.is_empty() {
+        true => "/usr/sbin/nginx".to_owned(),
+        false => named,
+    };
+    let oracle: String = flags.value("--oracle", usual)?;
+    let weir: String = flags.value("--weir", "target/debug/weir".to_owned())?;
+    Ok([
+        Program::new(Path::new(&oracle))?,
+        Program::new(Path::new(&weir))?,
+    ])
 }
 
 fn areas(names: &str) -> Result<Vec<&'static dyn generate::Generator>, String> {

@@ -207,7 +207,8 @@ const STATUSES: &[&str] = &[
     "429", "413", "299",
 ];
 
-fn answer(dice: &mut Dice) -> Vec<Act> {
+/// The head of an answer, as the lines of a frame.
+fn head(dice: &mut Dice) -> String {
     let status = dice.word(STATUSES);
     let mut head = format!(":status: {status}\n");
     if dice.chance(4, 5) {
@@ -225,6 +226,11 @@ fn answer(dice: &mut Dice) -> Vec<Act> {
             head.push_str(&format!("{name}:{value}\n"));
         }
     }
+    head
+}
+
+fn answer(dice: &mut Dice) -> Vec<Act> {
+    let mut head = head(dice);
     let size = *dice.pick(&[0, 1, 1, 1, 20, 3000, 20_000]);
     let body = Content::new("").and("hello", size);
     let trailers = dice.word(&[

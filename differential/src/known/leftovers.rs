@@ -123,6 +123,25 @@ pub(super) const LEFTOVERS: &[Rule] = &[
         },
     },
     Rule {
+        name: "whole-bodies-for-scgi",
+        text: "With `scgi_request_buffering off`, an SCGI server gets the whole body and its length; nginx tells it the length \
+               of what arrived first, and sends no more.",
+        reason: Reason::Safety("half a request that looks complete"),
+        before: None,
+        matches: |seen| {
+            let is_length = seen.is("behind: first line")
+                && seen.difference.oracle.starts_with("CONTENT_LENGTH: ");
+            seen.has("scgi_request_buffering") && (is_length || seen.is("behind: body"))
+        },
+    },
+    Rule {
+        name: "order-of-mirrors",
+        text: "The order in which a request and its mirrors arrive.",
+        reason: Reason::Chance("they run side by side"),
+        before: None,
+        matches: |seen| seen.has("mirror") && seen.is("behind"),
+    },
+    Rule {
         name: "families-of-proxy-protocol",
         text: "A PROXY protocol header for an IPv6 client and an IPv4 server has both as IPv6 addresses; nginx mixes them.",
         reason: Reason::Rfc(
