@@ -209,10 +209,20 @@ impl<'a> Start<'a> {
     }
 
     /// Writes the configuration of a side; for each line the case that it belongs to.
-    fn write(&self, side: usize, out: &[bool]) -> Result<Vec<Option<usize>>, String> {
+    fn write(
+        &self,
+        program: &Program,
+        side: usize,
+        out: &[bool],
+    ) -> Result<Vec<Option<usize>>, String> {
         let mut text = String::from("daemon off;\npid nginx.pid;\nerror_log error.log info;\n");
         if rustix::process::geteuid().is_root() {
             text.push_str("user root;\n");
+        }
+        let streams = (0..self.cases.len())
+            .any(|number| !out[number] && !self.cases[number].stream.is_empty());
+        if let Some(module) = program.stream.as_ref().filter(|_| streams) {
+            text.push_str(&format!("load_module {};\n", module.display()));
         }
         let mut lines = vec![None; text.lines().count()];
         let mut add = |text: &mut String, more: &str, owner: Option<usize>| {
@@ -251,7 +261,7 @@ impl<'a> Start<'a> {
         }
         add(&mut text, &probe, None);
         add(&mut text, "}\n", None);
-        if wanted().any(|number| !self.cases[number].stream.is_empty()) {
+        if streams {
             add(&mut text, "stream {\n", None);
             for number in wanted() {
                 let part = printed(&self.cases[number].stream, number);
@@ -278,7 +288,7 @@ impl<'a> Start<'a> {
             spent.on("start of nginx", || self.start(bench, 0, &refused_there))?;
         for number in (0..self.cases.len()).filter(|number| refused_there[*number]) {
             let others: Vec<bool> = (0..self.cases.len()).map(|other| other != number).collect();
-            let lines = self.write(0, &others)?;
+            let lines = self.write(&bench.programs[0], 0, &others)?;
             let said = spent.on("refusals alone", || bench.programs[0].test(&self.side(0)))?;
             oracle[number] = said.into_iter().next().map(|said| said.within(&lines));
         }
@@ -320,7 +330,7 @@ impl<'a> Start<'a> {
             if out.iter().all(|out| *out) {
                 return Ok((refused, None));
             }
-            let lines = self.write(side, &out)?;
+            let lines = self.write(program, side, &out)?;
             let said = match program.start(&self.side(side))? {
                 Ok(running) => return Ok((refused, Some(running))),
                 Err(said) => said,
@@ -365,7 +375,7 @@ impl<'a> Start<'a> {
             let without: Vec<bool> = (0..out.len())
                 .map(|number| !left.contains(&number))
                 .collect();
-            self.write(side, &without)?;
+            self.write(program, side, &without)?;
             let is_left = !program.test(&self.side(side))?.is_empty();
             suspects = if is_left {
                 left.to_vec()
@@ -377,7 +387,7 @@ impl<'a> Start<'a> {
             return Ok(None);
         };
         let alone: Vec<bool> = (0..out.len()).map(|number| number != last).collect();
-        self.write(side, &alone)?;
+        self.write(program, side, &alone)?;
         let said = program.test(&self.side(side))?;
         Ok((!said.is_empty()).then_some((last, said)))
     }

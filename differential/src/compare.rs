@@ -168,12 +168,8 @@ fn response(a: &Response, b: &Response, at: usize, found: &mut Found) {
         );
     }
     if a.body != b.body && !both_cut(a, b) && !unpacks_to_the_same(a, b) {
-        found.add(
-            "body",
-            shown(&a.body),
-            shown(&b.body),
-            DifferencePlace::Event(at),
-        );
+        let [left, right] = from_difference(&a.body, &b.body);
+        found.add("body", left, right, DifferencePlace::Event(at));
     }
     if a.cut != b.cut {
         let class = format!("cut {} {}", a.cut, b.cut);
@@ -184,6 +180,17 @@ fn response(a: &Response, b: &Response, at: usize, found: &mut Found) {
             DifferencePlace::Event(at),
         );
     }
+}
+
+/// Two contents; long ones from a little before where they part, behind a count of what is left out.
+fn from_difference(a: &[u8], b: &[u8]) -> [String; 2] {
+    const BEFORE: usize = 40;
+    let at = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+    let start = if at > SHOWN / 2 { at - BEFORE } else { 0 };
+    [a, b].map(|all| match start {
+        0 => shown(all),
+        _ => format!("({start} of {}) {}", all.len(), shown(&all[start..])),
+    })
 }
 
 /// How much of a response that is cut arrives is chance.
@@ -322,7 +329,8 @@ fn behind(a: &[Received], b: &[Received], number: usize, found: &mut Found) {
             found.add(class, head(a), head(b), place);
         }
         if a.body != b.body && !(a.cut && b.cut) {
-            found.add("behind: body", shown(&a.body), shown(&b.body), place);
+            let [left, right] = from_difference(&a.body, &b.body);
+            found.add("behind: body", left, right, place);
         }
         if a.fresh != b.fresh {
             let class = format!("behind: fresh {} {}", a.fresh, b.fresh);

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use weir_differential::batch::{self, Bench, Outcome};
 use weir_differential::campaign::{self, Plan, Tally};
 use weir_differential::case::text;
+use weir_differential::generate::recombined::Recombined;
 use weir_differential::side::client::Patience;
 use weir_differential::side::server::{self, Program};
 use weir_differential::{generate, judge, known, version};
@@ -22,6 +24,7 @@ cargo xtask differential [flags]
   --oracle PATH   nginx (default: $ORACLE, or /usr/sbin/nginx)
   --weir PATH     Weir (default: the debug build)
   --area NAME     only this area, or several separated by commas
+  --from DIR      recombines the configurations below this directory instead
   --seed N        seed of the random cases (1)
   --cases N       ends after this many
   --time T        ends after this time: 30s, 2m, 3h (2m)
@@ -66,19 +69,13 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
         flags.finish()?;
         return known::write_page(check).map(|()| true);
     }
-    let named = std::env::var("ORACLE").unwrap_or_default();
-    let usual = if named.is_empty() {
-        "/usr/sbin/nginx".to_owned()
-    } else {
-        named
-    };
-    let oracle: String = flags.value("--oracle", usual)?;
-    let weir: String = flags.value("--weir", "target/debug/weir".to_owned())?;
+    let programs = programs(flags)?;
     let allow_open = flags.has("--allow-open");
     let seed = flags.value("--seed", 1)?;
     let shown: String = flags.value("--show", String::new())?;
     let replay: String = flags.value("--replay", String::new())?;
     let keep: String = flags.value("--keep", String::new())?;
+    let from: String = flags.value("--from", String::new())?;
     let mut plan = Plan {
         areas: areas(&flags.value("--area", String::new())?)?,
         seed,
@@ -93,8 +90,15 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
     if plan.cases != u64::MAX {
         plan.time = Duration::from_secs(24 * 3600);
     }
+    if !from.is_empty() {
+        plan.areas = vec![recombined(Path::new(&from), &programs)?];
+    }
     if !shown.is_empty() {
-        let area = areas(&shown)?;
+        let area = if from.is_empty() {
+            areas(&shown)?
+        } else {
+            plan.areas.clone()
+        };
         let cases = generate::batch(area[0], seed, 0, 5);
         cases
             .iter()
@@ -103,10 +107,7 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
     }
     batch::sweep();
     let bench = Bench {
-        programs: [
-            Program::new(Path::new(&oracle))?,
-            Program::new(Path::new(&weir))?,
-        ],
+        programs,
         patience: Patience {
             wait: Duration::from_millis(1200),
         },
@@ -128,6 +129,21 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
     Ok(!is_open && tally.failed.is_empty() && tally.cases > 0)
 }
 
+/// nginx, and Weir.
+fn programs(flags: &mut Flags) -> Result<[Program; 2], String> {
+    let named = std::env::var("ORACLE").unwrap_or_default();
+    let usual = match named.is_empty() {
+        true => "/usr/sbin/nginx".to_owned(),
+        false => named,
+    };
+    let oracle: String = flags.value("--oracle", usual)?;
+    let weir: String = flags.value("--weir", "target/debug/weir".to_owned())?;
+    Ok([
+        Program::new(Path::new(&oracle))?,
+        Program::new(Path::new(&weir))?,
+    ])
+}
+
 fn areas(names: &str) -> Result<Vec<&'static dyn generate::Generator>, String> {
     if names.is_empty() {
         return Ok(generate::AREAS.to_vec());
@@ -140,6 +156,39 @@ fn areas(names: &str) -> Result<Vec<&'static dyn generate::Generator>, String> {
         })
     };
     names.split(',').map(find).collect()
+}
+
+/// The generator of `--from`, without directives that a server does not know. Weir tells all of them at once, nginx one.
+fn recombined(
+    folder: &Path,
+    programs: &[Program; 2],
+) -> Result<&'static dyn generate::Generator, String> {
+    let mut found = Recombined::load(folder)?;
+    let place =
+        std::env::temp_dir().join(format!("weir-differential-{}-names", std::process::id()));
+    let failed = |error: std::io::Error| format!("{}: {error}", place.display());
+    fs::create_dir_all(&place).map_err(failed)?;
+    let mut unknown = BTreeSet::new();
+    let mut ask = |program: &Program, names: &[String]| -> Result<(), String> {
+        let text = format!("events {{}}\nhttp {{\n{};\n}}\n", names.join(";\n"));
+        fs::write(place.join("nginx.conf"), text).map_err(failed)?;
+        for said in program.test(&place)? {
+            if let Some(name) = said.message.strip_prefix("unknown directive \"") {
+                unknown.insert(name.trim_end_matches('"').to_owned());
+            }
+        }
+        Ok(())
+    };
+    let names = found.directives();
+    ask(&programs[1], &names)?;
+    for name in &names {
+        ask(&programs[0], std::slice::from_ref(name))?;
+    }
+    // What stays behind harms nobody.
+    let _ = fs::remove_dir_all(&place);
+    found.leave_out(&unknown);
+    // As long as the program runs: areas are constants otherwise.
+    Ok(Box::leak(Box::new(found)))
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

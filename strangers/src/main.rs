@@ -19,10 +19,8 @@ mod report;
 mod repositories;
 mod requests;
 mod run;
-mod samples;
 mod site;
 mod syntax;
-mod template;
 mod tls;
 
 use std::collections::HashSet;

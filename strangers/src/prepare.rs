@@ -11,9 +11,9 @@ use crate::addresses::{Addresses, Listen};
 use crate::facts::{Facts, File, Server, push, rooted};
 use crate::includes;
 use crate::repositories::{Address, Clone};
-use crate::samples::samples;
 use crate::syntax::{self, Node, Word};
-use crate::template;
+use weir_strangers::samples::samples;
+use weir_strangers::template;
 
 /// Why a text cannot be run; counted in the report.
 pub(crate) type Skipped = String;

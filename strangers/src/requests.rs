@@ -154,7 +154,9 @@ fn host_of(server: &Server) -> String {
 /// A host that a name of `server_name` fits.
 fn host(name: &str) -> Option<String> {
     if let Some(pattern) = name.strip_prefix('~') {
-        return crate::samples::samples(pattern).into_iter().next_back();
+        return weir_strangers::samples::samples(pattern)
+            .into_iter()
+            .next_back();
     }
     let name = name.replace("*.", "sub.").replace(".*", ".test");
     let name = name

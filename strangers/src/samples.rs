@@ -4,7 +4,7 @@
 //! sample that does not match is one more request, no mistake.
 
 /// Up to three texts for a pattern, the shortest first. Anchors are left out.
-pub(crate) fn samples(pattern: &str) -> Vec<String> {
+pub fn samples(pattern: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for turn in 0..3 {
         let mut walk = Walk {

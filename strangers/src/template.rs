@@ -4,7 +4,7 @@
 //! does not parse afterwards is skipped, and counted.
 
 /// The text with its marks replaced; `None` when it has none.
-pub(crate) fn fill(text: &str) -> Option<String> {
+pub fn fill(text: &str) -> Option<String> {
     let mut filled = text.to_owned();
     for (open, close, is_value) in [
         ("{#", "#}", false),

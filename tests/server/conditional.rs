@@ -328,3 +328,22 @@ fn an_error_page_of_a_412_may_be_refused_itself() {
         assert_eq!(reply.field("X-Also"), "yes", "{path}");
     }
 }
+
+/// The page of a 412 has nothing of the response that it replaces.
+#[test]
+fn a_refused_response_does_not_leave_its_charset_to_the_page() {
+    let site = http(
+        "server { listen 127.0.0.1:%%PORT%%; location / { proxy_pass http://127.0.0.1:%%PORT1%%; }
+            location /inside { internal; } }
+         server { listen 127.0.0.1:%%PORT1%%; default_type 'text/plain; charset=utf-8';
+            location / { add_header X-Accel-Redirect /inside; return 200; } }",
+    );
+    let server = site.file("html/inside", "text").start();
+    let reply = server.get("/").expect(200);
+    assert_eq!(reply.field("Content-Type"), "text/plain; charset=utf-8");
+    let reply = server.get_with("/", &[&format!("If-Unmodified-Since: {OLD}")]);
+    assert_eq!(
+        (reply.status, reply.field("Content-Type")),
+        (412, "text/html")
+    );
+}

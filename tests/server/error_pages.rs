@@ -397,3 +397,24 @@ fn a_target_that_makes_no_sense_is_not_in_request_uri() {
     assert_eq!(reply.field("Location"), "http://other.example");
     assert_eq!(server.lines("access.log", 2), ["[/%7a]", "[-]"]);
 }
+
+/// The page of a 500 may be the location whose absence is the 500.
+#[test]
+fn a_named_location_that_is_not_there_is_tried_a_few_times() {
+    let server = http(
+        "server { listen 127.0.0.1:%%PORT%%; recursive_error_pages on; error_page 404 500 @none; }",
+    )
+    .start();
+    let reply = server.get("/x").expect(500);
+    assert!(reply.text().contains("500 Internal Server Error"));
+}
+
+#[test]
+fn a_page_that_a_malformed_request_cannot_reach_is_a_500() {
+    let server = http(
+        "server { listen 127.0.0.1:%%PORT%%; error_page 400 =302 @named; location @named { return 200 x; } }",
+    )
+    .start();
+    let reply = server.get("/..").expect(500);
+    assert!(reply.text().contains("500 Internal Server Error"));
+}

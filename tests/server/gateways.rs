@@ -275,3 +275,31 @@ fn framing_that_scripts_may_not_use_is_refused() {
         server.line("error.log", &line);
     }
 }
+
+/// An application is no HTTP server: what it does not say of itself and of the time, the server before it says, also where
+/// `…_pass_header` would pass it on.
+#[test]
+fn date_and_server_are_there_although_an_applications_would_be_passed_on() {
+    let application = Scripted::start(|stream, number| {
+        read_until(stream, b",");
+        let own = match number {
+            0 => "",
+            _ => "Server: own\r\nDate: Sun, 09 Sep 2001 01:46:40 GMT\r\n",
+        };
+        send(stream, format!("Content-Type: text/plain\r\n{own}\r\nok"));
+    });
+    let port = application.port();
+    let server = http(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%%; location / {{ scgi_pass 127.0.0.1:{port}; scgi_param SCGI 1;
+            scgi_pass_header Date; scgi_pass_header Server; }} }}"
+    ))
+    .start();
+    let reply = server.get("/");
+    assert_eq!((reply.status, reply.text()), (200, "ok".to_owned()));
+    assert!(reply.has("Date") && reply.has("Server"), "{reply:?}");
+    let reply = server.get("/");
+    assert_eq!(
+        (reply.field("Server"), reply.field("Date")),
+        ("own", "Sun, 09 Sep 2001 01:46:40 GMT")
+    );
+}

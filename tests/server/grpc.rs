@@ -195,3 +195,29 @@ fn what_a_server_did_not_look_at_is_sent_again() {
         assert_eq!(origin.connections(), 2);
     }
 }
+
+#[test]
+fn a_response_has_a_date_although_the_servers_would_be_passed_on() {
+    let origin = Scripted::start(|stream, _| {
+        let mut origin = Http2::accept(stream);
+        while let Some(stream) = request(&mut origin) {
+            let head = [(":status", "200"), ("content-type", "application/grpc")];
+            origin.headers(stream, &head, false);
+            origin.headers(stream, &[("grpc-status", "0")], true);
+        }
+    });
+    let (before, parameter) = match is_oracle() {
+        true => ("", "http2"),
+        false => ("http2 on;", ""),
+    };
+    let port = origin.port();
+    let server = http(&format!(
+        "{before} server {{ listen 127.0.0.1:%%PORT%% {parameter}; location / {{ grpc_pass 127.0.0.1:{port};
+            grpc_pass_header Date; grpc_pass_header Server; }} }}"
+    ))
+    .start();
+    let reply = Http2::connect(&server, &[]).get("/a.B/c");
+    for name in ["date", "server"] {
+        assert!(!reply.field(name).is_empty(), "{name}");
+    }
+}

@@ -134,7 +134,7 @@ fn bench(flags: &mut Flags) -> Outcome {
 
 /// The differential machine, on a fresh build of Weir. What it finds is its exit code.
 fn differential(flags: &mut Flags) -> Outcome {
-    packages::need(&[packages::NGINX])?;
+    packages::need(&[packages::NGINX, packages::NGINX_STREAM])?;
     // As long as the caller asks for; what hangs inside is bounded there.
     let limit = Duration::from_secs(24 * 3600);
     shell::run(

@@ -60,6 +60,11 @@ pub const LUA_LRUCACHE: (&str, &str) = (
     "/usr/share/lua/5.1/resty/lrucache.lua",
     "lua-resty-lrucache",
 );
+/// `stream` is a module of its own in Debian; a whole path as well.
+pub const NGINX_STREAM: (&str, &str) = (
+    "/usr/lib/nginx/modules/ngx_stream_module.so",
+    "libnginx-mod-stream",
+);
 /// What a library in Lua speaks to.
 pub const REDIS: (&str, &str) = ("redis-server", "redis-server");
 

@@ -139,12 +139,10 @@ pub(crate) fn ci(flags: &mut Flags) -> Outcome {
     let cases = [
         "--seed",
         "1",
-        "--batch",
-        "100",
         "--cases",
-        "800",
+        "3200",
         "--area",
-        "gates,static,locations,freshness",
+        "gates,static,locations,freshness,proxy,streams,packets,filters",
         "--allow-open",
     ];
     crate::differential(&mut Flags::new(cases.map(str::to_owned).into_iter()))

@@ -19,10 +19,20 @@ pub async fn process_request(request: &mut Request) {
 /// Answers a malformed request with a status instead of serving it. `error_page` applies all the same, so the phases
 /// may run for the page.
 pub async fn refuse_request(request: &mut Request, status: u16) {
-    if status_response::respond_status(request, status) == HandlerOutcome::Jump {
+    respond_with_page(request, status).await;
+    finalize_response(request).await;
+}
+
+/// Makes the page of a status the response. An error page that cannot be reached has a status of its own, and that one a
+/// page; it ends, since each try is counted as an internal redirect.
+async fn respond_with_page(request: &mut Request, status: u16) {
+    let mut outcome = HandlerOutcome::Status(status);
+    while let HandlerOutcome::Status(status) = outcome {
+        outcome = status_response::respond_status(request, status);
+    }
+    if outcome == HandlerOutcome::Jump {
         phase::run_phases(request).await;
     }
-    finalize_response(request).await;
 }
 
 /// Runs the filters over a complete response. A filter may refuse it; then the page of the status that it names is
@@ -39,9 +49,9 @@ pub async fn finalize_response(request: &mut Request) {
         let FilterVerdict::Status(status) = filter::run_filters(request) else {
             return;
         };
-        if status_response::respond_status(request, status) == HandlerOutcome::Jump {
-            phase::run_phases(request).await;
-        }
+        // It was that of the response that the filter refused.
+        request.out.charset.clear();
+        respond_with_page(request, status).await;
     }
     settle_status(request);
 }

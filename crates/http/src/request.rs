@@ -384,6 +384,8 @@ impl Request {
 
     /// Redirects internally to a named location; the path stays.
     pub fn redirect_named(&mut self, name: &BStr) -> HandlerOutcome {
+        // Counted even if it fails: the page of that 500 may be the same location.
+        self.flow.jumps += 1;
         let Some(location) = self.site.server(self.server).named_location(name) else {
             self.error(format_args!("could not find named location \"{name}\""));
             return HandlerOutcome::Status(500);
@@ -397,7 +399,6 @@ impl Request {
             return HandlerOutcome::Status(500);
         }
         self.flow.entry = PhaseEntry::Location;
-        self.flow.jumps += 1;
         self.flow.internal = true;
         self.flow.add_uri_to_alias = false;
         self.states.clear();

@@ -73,6 +73,8 @@ pub enum Protocol {
     Scgi,
     /// memcached's text protocol.
     Memcached,
+    /// HTTP/2 without TLS; each text that is sent is a frame, see `side::grpc`.
+    Grpc,
     /// Bytes: acts are carried out when something came.
     Tcp,
     /// Datagrams: acts are carried out for each that came.

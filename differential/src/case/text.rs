@@ -28,6 +28,7 @@ const PROTOCOLS: &[(&str, Protocol)] = &[
     ("uwsgi", Protocol::Uwsgi),
     ("scgi", Protocol::Scgi),
     ("memcached", Protocol::Memcached),
+    ("grpc", Protocol::Grpc),
     ("tcp", Protocol::Tcp),
     ("udp", Protocol::Udp),
 ];

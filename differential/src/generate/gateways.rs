@@ -114,7 +114,7 @@ impl Generator for Gateways {
     }
 }
 
-fn answer(dice: &mut Dice) -> Vec<Act> {
+pub(super) fn answer(dice: &mut Dice) -> Vec<Act> {
     let mut head = String::new();
     if dice.chance(1, 2) {
         let status = dice.word(&[

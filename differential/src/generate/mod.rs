@@ -7,12 +7,14 @@ mod filters;
 mod freshness;
 mod gates;
 mod gateways;
+mod grpc;
 mod http2;
 mod locations;
 mod lua;
 mod others;
 mod pieces;
 mod proxying;
+pub mod recombined;
 mod rows;
 mod statics;
 mod streams;
@@ -43,6 +45,7 @@ pub const AREAS: &[&dyn Generator] = &[
     &statics::Statics,
     &proxying::Proxying,
     &gateways::Gateways,
+    &grpc::Grpc,
     &caches::Caches,
     &freshness::Freshness,
     &filters::Filters,
@@ -95,6 +98,8 @@ const REPEATED: &[&str] = &[
     "uwsgi_param",
     "scgi_param",
     "grpc_set_header",
+    "grpc_hide_header",
+    "grpc_pass_header",
     "proxy_hide_header",
     "fastcgi_hide_header",
     "proxy_pass_header",

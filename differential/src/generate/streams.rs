@@ -140,7 +140,7 @@ impl Generator for Streams {
         for line in dice.some(
             &[
                 "set_real_ip_from 127.0.0.0/8;",
-                "allow %%ADDRESS%%;",
+                "allow 127.0.0.1;",
                 "deny 192.0.2.0/24;",
                 "deny 10.0.0.0/8;",
                 "deny all;",

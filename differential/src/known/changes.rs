@@ -1,7 +1,7 @@
 //! What nginx has changed since older oracles. Weir does as the newest; these rules hold for the older ones only, so that
 //! the comparison runs with the nginx of a distribution.
 
-use super::evidence::{any_bytes, any_pair, said};
+use super::evidence::{any_bytes, any_pair, counts_differ, is_of_traffic, said, stores};
 use super::{Reason, Rule};
 use crate::case::Step;
 use crate::version::Version;
@@ -45,6 +45,40 @@ pub const CHANGES: &[Rule] = &[
         },
     },
     Rule {
+        name: "kept-connections-to-upstreams",
+        text: "Connections to upstream servers are kept without `keepalive`.",
+        reason: Reason::Changed("the default was to close them"),
+        before: Some(NEWEST),
+        matches: |seen| seen.is("behind: fresh true false"),
+    },
+    Rule {
+        name: "host-for-applications",
+        text: "Applications get `HTTP_HOST` with `…_pass_request_headers off` too.",
+        reason: Reason::Changed("not with the others"),
+        before: Some(NEWEST),
+        matches: |seen| {
+            let is_first = seen.is("behind: first line")
+                && seen.difference.weir.starts_with("HTTP_HOST: ")
+                && !seen.difference.oracle.starts_with("HTTP_HOST: ");
+            seen.is("behind: field HTTP_HOST added") || is_first
+        },
+    },
+    Rule {
+        name: "order-of-freshness-fields",
+        text: "`X-Accel-Expires`, `Cache-Control` and `Expires` count in this order of precedence, and all lines of \
+               `Cache-Control` count.",
+        reason: Reason::Changed("the order in which they were sent decided"),
+        before: Some(NEWEST),
+        matches: |seen| {
+            let has_two = |text: &str| {
+                let names = ["\nCache-Control: ", "\nExpires: ", "\nX-Accel-Expires: "];
+                let lines: usize = names.iter().map(|name| text.matches(name).count()).sum();
+                lines > 1
+            };
+            stores(seen) && is_of_traffic(seen) && said(seen, has_two)
+        },
+    },
+    Rule {
         name: "repeated-request-headers",
         text: "Request headers with the same name are one value in variables, separated by commas.",
         reason: Reason::Changed("the first one, or the last, was the value"),
@@ -66,13 +100,21 @@ pub const CHANGES: &[Rule] = &[
                 ("log: $sent_http_expires", "Expires: "),
                 ("field Location", "Location: "),
                 ("log: $sent_http_location", "Location: "),
+                ("field ETag", "ETag: "),
+                ("log: $sent_http_etag", "ETag: "),
+                ("field Content-Range", "Content-Range: "),
+                ("log: $sent_http_content_range", "Content-Range: "),
                 ("field Content-Type", "Content-Type: "),
                 ("log: $sent_http_content_type", "Content-Type: "),
             ];
             let text = crate::case::text::print(seen.case);
-            classes.iter().any(|(class, name)| {
+            let of_type = ("body", "Content-Type: ");
+            classes.iter().chain([&of_type]).any(|(class, name)| {
+                // A range of a response that was one already has the field a second time.
+                let most = usize::from(*name != "Content-Range: ");
                 let is_twice = |line: &str| {
-                    line.starts_with("send ") && line.matches(&format!("\\n{name}")).count() > 1
+                    let times = line.matches(name).count();
+                    line.starts_with("send ") && times > most
                 };
                 seen.is(class) && text.lines().any(is_twice)
             })
@@ -111,11 +153,11 @@ pub const CHANGES: &[Rule] = &[
                 let is_unknown = text.contains("\r\nTransfer-Encoding: gzip\r\n");
                 lengths > 1 || is_beside || is_unknown || text.contains("\r\nContent-Length: x\r\n")
             };
-            let follows = ["status ", "log: $", "event "];
             let is_told = seen.is("error log: added [error] upstream sent ")
                 || seen.is("error log: added [warn] upstream server temporarily disabled");
-            let is_answered = follows.iter().any(|class| seen.is(class))
-                && any_pair(seen, |a, b| a.status != 502 && b.status == 502);
+            // It is asked again, or another server is, so that all that follows may differ.
+            let is_refused = any_pair(seen, |a, b| a.status != 502 && b.status == 502);
+            let is_answered = is_of_traffic(seen) && (counts_differ(seen) || is_refused);
             said(seen, is_bad) && (is_told || is_answered)
         },
     },
@@ -154,8 +196,10 @@ pub const CHANGES: &[Rule] = &[
                 "invalid value",
                 "unknown \"",
             ];
-            news.iter()
-                .any(|word| seen.is(&format!("refused by nginx alone: {word}")))
+            // A module that is not installed is no news.
+            let is_missing = seen.difference.class.ends_with(" \"stream\"");
+            let mut news = news.iter();
+            !is_missing && news.any(|word| seen.is(&format!("refused by nginx alone: {word}")))
         },
     },
 ];

@@ -7,8 +7,10 @@ mod caching;
 mod changes;
 mod evidence;
 mod exchange;
+mod grpc;
 mod heads;
 mod http2;
+mod leftovers;
 mod page;
 mod passing;
 mod rules;
@@ -17,8 +19,10 @@ pub use changes::CHANGES;
 pub use page::{page, write_page};
 
 use caching::CACHING;
+use grpc::GRPC;
 use heads::HEADS;
 use http2::HTTP2;
+use leftovers::LEFTOVERS;
 use passing::PASSING;
 use rules::RULES;
 
@@ -98,6 +102,8 @@ pub fn choices() -> impl Iterator<Item = &'static Rule> {
         .chain(HTTP2)
         .chain(PASSING)
         .chain(CACHING)
+        .chain(GRPC)
+        .chain(LEFTOVERS)
 }
 
 /// The rule that knows a difference.

@@ -14,7 +14,8 @@ pub fn read(protocol: Protocol, wire: &mut Wire) -> Option<Received> {
         Protocol::Uwsgi => uwsgi(wire),
         Protocol::Scgi => scgi(wire),
         Protocol::Memcached => memcached(wire),
-        Protocol::Tcp | Protocol::Udp => bytes(wire),
+        // Frames need what came before them: `grpc`.
+        Protocol::Tcp | Protocol::Udp | Protocol::Grpc => bytes(wire),
     };
     if read.is_none() && !wire.bytes.is_empty() {
         return Some(Received {

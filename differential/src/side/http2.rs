@@ -33,23 +33,23 @@ struct Stream {
     ended: Option<Option<u32>>,
 }
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RESET: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
-const WINDOW: u8 = 8;
-const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-const PADDED: u8 = 8;
-const PRIORITY: u8 = 0x20;
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const DATA: u8 = 0;
+pub(super) const HEADERS: u8 = 1;
+pub(super) const RESET: u8 = 3;
+pub(super) const SETTINGS: u8 = 4;
+pub(super) const PING: u8 = 6;
+pub(super) const GOAWAY: u8 = 7;
+pub(super) const WINDOW: u8 = 8;
+pub(super) const CONTINUATION: u8 = 9;
+pub(super) const END_STREAM: u8 = 1;
+pub(super) const END_HEADERS: u8 = 4;
+pub(super) const PADDED: u8 = 8;
+pub(super) const PRIORITY: u8 = 0x20;
 /// The largest payload of a frame as long as nobody says otherwise.
-const LARGEST: usize = 16384;
+pub(super) const LARGEST: usize = 16384;
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap_or(0).to_be_bytes();
     let mut out = vec![length[1], length[2], length[3], kind, flags];
     out.extend(stream.to_be_bytes());
@@ -73,7 +73,7 @@ fn integer(mut value: usize, out: &mut Vec<u8>) {
 }
 
 /// A field as a literal that is not indexed, without Huffman's code: every byte as the case has it.
-fn field(name: &str, value: &str, out: &mut Vec<u8>) {
+pub(super) fn field(name: &str, value: &str, out: &mut Vec<u8>) {
     out.push(0);
     for text in [name, value] {
         integer(text.len(), out);
@@ -308,13 +308,13 @@ impl Http2 {
     }
 }
 
-fn number(bytes: &[u8]) -> u32 {
+pub(super) fn number(bytes: &[u8]) -> u32 {
     bytes
         .iter()
         .fold(0, |sum, byte| sum << 8 | u32::from(*byte))
 }
 
-fn unpadded(flags: u8, payload: &[u8]) -> Result<&[u8], String> {
+pub(super) fn unpadded(flags: u8, payload: &[u8]) -> Result<&[u8], String> {
     if flags & PADDED == 0 {
         return Ok(payload);
     }

@@ -4,6 +4,7 @@
 
 pub mod client;
 pub mod gateway;
+mod grpc;
 pub mod http2;
 pub mod reply;
 pub mod server;

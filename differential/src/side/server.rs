@@ -18,6 +18,8 @@ pub struct Program {
     pub path: PathBuf,
     /// The version of nginx that it is, or says to follow.
     pub version: Version,
+    /// The module that `stream` is in where it is not built in, as in Debian's package.
+    pub stream: Option<PathBuf>,
 }
 
 /// Why a configuration was refused.
@@ -54,15 +56,25 @@ impl Program {
         let mut program = Program {
             path,
             version: Version(0, 0, 0),
+            stream: None,
         };
         let output = program
             .command()
-            .arg("-v")
+            .arg("-V")
             .output()
             .map_err(|error| format!("{}: {error}", program.path.display()))?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         program.version = Version::find(&said)
-            .ok_or_else(|| format!("{} -v says no version: {said}", program.path.display()))?;
+            .ok_or_else(|| format!("{} -V says no version: {said}", program.path.display()))?;
+        let option = |name: &str| {
+            let mut words = said.split_whitespace();
+            words.find_map(|word| word.strip_prefix(name))
+        };
+        if option("--with-stream=dynamic").is_some() {
+            let folder = option("--modules-path=").unwrap_or("/usr/lib/nginx/modules");
+            let module = Path::new(folder).join("ngx_stream_module.so");
+            program.stream = module.exists().then_some(module);
+        }
         Ok(program)
     }
 

@@ -12,7 +12,7 @@ use rustix::net::sockopt::set_socket_linger;
 use crate::case::fill::Places;
 use crate::case::{Act, Protocol, Upstream};
 
-use super::gateway;
+use super::{gateway, grpc};
 
 /// A request as a server behind saw it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -197,9 +197,15 @@ impl Script {
             stream,
             bytes: Vec::new(),
         };
+        let protocol = self.upstream.protocol;
+        let mut frames = (protocol == Protocol::Grpc).then(grpc::Connection::default);
         let mut fresh = true;
         loop {
-            let Some(mut received) = gateway::read(self.upstream.protocol, &mut wire) else {
+            let read = match &mut frames {
+                Some(frames) => frames.read(&mut wire),
+                None => gateway::read(protocol, &mut wire),
+            };
+            let Some(mut received) = read else {
                 return;
             };
             received.fresh = std::mem::take(&mut fresh);
@@ -207,7 +213,7 @@ impl Script {
             // FastCGI says with each request whether the connection stays.
             let closes = received.framing == "close";
             let number = self.shared.note(received);
-            if cut || self.answer(number, &mut wire) == After::Leave || closes {
+            if cut || self.answer(number, &mut wire, frames.as_mut()) == After::Leave || closes {
                 let _ = wire.stream.shutdown(Shutdown::Both);
                 return;
             }
@@ -222,14 +228,21 @@ impl Script {
             .map_or(&[], Vec::as_slice)
     }
 
-    fn answer(&self, number: usize, wire: &mut Wire) -> After {
+    fn answer(
+        &self,
+        number: usize,
+        wire: &mut Wire,
+        mut frames: Option<&mut grpc::Connection>,
+    ) -> After {
         let protocol = self.upstream.protocol;
         for act in self.acts(number) {
             match act {
                 Act::Send(content) => {
                     let bytes = self.places.fill(&content.bytes());
-                    // The server before may have left.
-                    let _ = wire.stream.write_all(&gateway::wrap(protocol, &bytes));
+                    match &mut frames {
+                        Some(frames) => frames.send(wire, &bytes),
+                        None => wire.send(&gateway::wrap(protocol, &bytes)),
+                    }
                 }
                 // Time is what this act is for.
                 Act::Pause(time) => std::thread::sleep(Duration::from_millis((*time).min(5_000))),
@@ -245,7 +258,7 @@ impl Script {
                 }
             }
         }
-        let _ = wire.stream.write_all(gateway::end(protocol));
+        wire.send(gateway::end(protocol));
         match gateway::stays(protocol) {
             true => After::Stay,
             false => After::Leave,
@@ -308,6 +321,11 @@ impl Wire {
                 Err(_) => return false,
             }
         }
+    }
+
+    /// Sends bytes; the server before may have left.
+    pub fn send(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
     }
 
     /// Takes this many bytes from the front; `None` when the connection ends before.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bstr::{BString, ByteSlice};
+use bstr::ByteSlice;
 use proto::KnownField;
 use proto::message::ResponseHead;
 
@@ -200,14 +200,10 @@ pub(crate) fn copy_head(
             copy_field(request, settings, (known, name, value), map);
         }
     }
-    // `…_pass_header Date` leaves the field to the upstream: if that sent none, none is added here.
-    let omitted = |known, name: &str| {
-        let passed = |passed: &BString| passed.eq_ignore_ascii_case(name.as_bytes());
-        settings.pass_header.iter().any(passed) && !head.fields.has(known)
-    };
+    let left = &settings.left_to_upstream;
     request.out.omitted = OmittedFields {
-        server: omitted(KnownField::Server, "Server"),
-        date: omitted(KnownField::Date, "Date"),
+        server: left.server && !head.fields.has(KnownField::Server),
+        date: left.date && !head.fields.has(KnownField::Date),
         expires: false,
     };
     // `…_force_ranges`: ranges are cut out of the response regardless of what the upstream supports, one range at most.

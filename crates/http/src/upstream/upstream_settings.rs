@@ -15,6 +15,7 @@ use proto::KnownField;
 use super::no_response::RetryReasons;
 use crate::http_site::{ConfSet, HttpSite, LocationId};
 use crate::request::Request;
+use crate::response::OmittedFields;
 
 /// The settings of a location. Fields have the names of the directives without their prefix.
 #[derive(Clone, Debug, Default)]
@@ -77,6 +78,9 @@ pub struct UpstreamSettings {
     pub hide_header: Vec<BString>,
     /// `pass_header` lines.
     pub pass_header: Vec<BString>,
+    /// Fields that are not added here either if the upstream sent none: those that `pass_header` leaves to an HTTP server. An
+    /// application behind another protocol leaves them to the server before it.
+    pub left_to_upstream: OmittedFields,
     /// Whether responses are stored as files.
     pub store: UpstreamStore,
     /// The permissions of these files.

@@ -24,6 +24,7 @@ use conf::{
     RowInfo,
 };
 use http::Request;
+use http::response::OmittedFields;
 use http::upstream::RetryReasons;
 use http::upstream::{SettingsRef, UpstreamSettings};
 
@@ -220,6 +221,17 @@ impl<P: 'static> DirectiveRows for PrefixedRows<P> {
         let settings = &mut downcast_mut::<ProtocolSettings<P>>(conf).settings;
         // From here on, per request, hiding a field is a lookup in one set.
         settings.hide = rows::hidden_fields(settings, self.hidden_fields);
+        if self.prefix == "proxy_" {
+            let passes = |name: &str| {
+                let mut names = settings.pass_header.iter();
+                names.any(|passed| passed.eq_ignore_ascii_case(name.as_bytes()))
+            };
+            settings.left_to_upstream = OmittedFields {
+                server: passes("Server"),
+                date: passes("Date"),
+                expires: false,
+            };
+        }
         if self.cached {
             cache_rows::finish(settings, self.prefix, level);
         }

@@ -1,0 +1,250 @@
+//! Choices where a body is passed on as it comes, as with gRPC: what is said of its length, and when it is complete.
+
+use super::evidence::{
+    any_events, any_pair, is_of_traffic, logged_with, said, sends_chunks, stores,
+};
+use super::{Reason, Rule, Seen};
+use crate::case::{Protocol, Step};
+use crate::side::client::Event;
+
+/// In the order of `docs/compat.md`.
+pub(super) const GRPC: &[Rule] = &[
+    Rule {
+        name: "complete-grpc-responses",
+        text: "A gRPC response whose stream has ended is complete, even if its server closes the connection at once; nginx \
+               aborts it.",
+        reason: Reason::Rfc("RFC 9113, section 8.1: the flag END_STREAM ends a response"),
+        before: None,
+        matches: |seen| {
+            let is_aborted = |a: &Event, b: &Event| match (a, b) {
+                (Event::Reset(_), _) => !matches!(b, Event::Reset(_)),
+                (Event::Response(a), Event::Response(b)) => a.cut && !b.cut,
+                _ => false,
+            };
+            let (ends, closes) = (|text: &str| text.contains(" end"), closes_at_once(seen));
+            seen.has("grpc_pass")
+                && closes
+                && is_of_traffic(seen)
+                && said(seen, ends)
+                && any_events(seen, is_aborted)
+        },
+    },
+    Rule {
+        name: "length-of-streamed-bodies",
+        text: "A chunked body that is passed on as it comes has no length for the upstream; nginx sends one if all of it \
+               arrived together with its header.",
+        reason: Reason::Chance("the kernel splits the bytes"),
+        before: None,
+        matches: |seen| {
+            let lengths = ["content-length", "content_length"];
+            let class = seen.difference.class.to_ascii_lowercase();
+            let is_length = lengths
+                .iter()
+                .any(|name| class.starts_with(&format!("behind: field {name}")))
+                && seen.difference.weir.is_empty();
+            let is_framing = class == "behind: framing length chunked"
+                || class == "behind: field transfer-encoding added";
+            (is_length || is_framing) && sends_chunks(seen) && streams(seen)
+        },
+    },
+    Rule {
+        name: "streamed-bodies-in-the-log",
+        text: "What `$content_length` and `$request_body` have of a body without a length that is passed on as it comes.",
+        reason: Reason::Chance("it depends on how much has arrived with the header"),
+        before: None,
+        matches: |seen| {
+            let variables = ["log: $content_length", "log: $request_body"];
+            let is_one = variables
+                .iter()
+                .any(|class| seen.difference.class == *class);
+            let difference = seen.difference;
+            is_one && streams(seen) && (difference.oracle.is_empty() || difference.weir.is_empty())
+        },
+    },
+    Rule {
+        name: "trailers-of-streamed-bodies",
+        text: "The trailers of a request are passed on with a body that is passed on as it comes; nginx drops them.",
+        reason: Reason::Rfc("RFC 9110, section 6.5.2: an intermediary may forward trailers"),
+        before: None,
+        matches: |seen| {
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
+            let more = weir.strip_prefix(oracle.as_str()).unwrap_or("");
+            seen.is("behind: body")
+                && streams(seen)
+                && (more.to_ascii_lowercase().starts_with("x-trailer")
+                    || weir.to_ascii_lowercase().contains("x-trailer: "))
+        },
+    },
+    Rule {
+        name: "connection-fields-in-trailers",
+        text: "`Connection` and other fields of a connection are not passed on as trailers.",
+        reason: Reason::Rfc("RFC 9110, section 6.5.1"),
+        before: None,
+        matches: |seen| {
+            let names = ["trailer Connection missing", "trailer connection missing"];
+            names.iter().any(|class| seen.is(class))
+        },
+    },
+    Rule {
+        name: "type-of-204",
+        text: "A 204 has the `Content-Type` that its origin sent; nginx removes it over HTTP/2, and from a response of gRPC.",
+        reason: Reason::Rfc("RFC 9110, section 15.3.5: its metadata is that of the target"),
+        before: None,
+        matches: |seen| {
+            let classes = ["field Content-Type added", "log: $sent_http_content_type"];
+            let also = ["field Last-Modified added", "log: $sent_http_last_modified"];
+            classes.iter().chain(&also).any(|class| seen.is(class))
+                && seen.difference.oracle.is_empty()
+                && any_pair(seen, |a, b| a.status == 204 && b.status == 204)
+        },
+    },
+    Rule {
+        name: "frames-of-an-exchange",
+        text: "How many bytes of frames an HTTP/2 upstream sent before its response was complete.",
+        reason: Reason::Chance("a frame that acknowledges something may come before or after"),
+        before: None,
+        matches: |seen| {
+            seen.has("grpc_pass") && seen.difference.class == "log: $upstream_bytes_received"
+        },
+    },
+    Rule {
+        name: "connections-of-http2-upstreams",
+        text: "An HTTP/2 connection to an upstream stays open after a response that is complete; nginx closes it after some of \
+               them, such as one without content.",
+        reason: Reason::Rfc("RFC 9113, section 9.1: connections are persistent"),
+        before: None,
+        matches: |seen| seen.has("grpc_pass") && seen.is("behind: fresh true false"),
+    },
+    Rule {
+        name: "spelling-of-names",
+        text: "Upper and lower case of the name of a field from an HTTP/2 upstream.",
+        reason: Reason::Rfc("RFC 9110, section 5.1: names are not case-sensitive"),
+        before: None,
+        matches: |seen| {
+            let class = seen.difference.class.strip_prefix("field ").unwrap_or("");
+            let name = class
+                .trim_end_matches(" added")
+                .trim_end_matches(" missing");
+            let of = |response: &crate::side::reply::Response| {
+                let fields = response.fields.iter();
+                let mut fields = fields.filter(|(known, _)| known.eq_ignore_ascii_case(name));
+                fields.next().cloned()
+            };
+            seen.has("grpc_pass")
+                && any_pair(seen, |a, b| match (of(a), of(b)) {
+                    (Some(a), Some(b)) => a.0 != b.0 && a.1 == b.1,
+                    _ => false,
+                })
+        },
+    },
+    Rule {
+        name: "connections-of-http10-origins",
+        text: "An HTTP/1.0 response with `Connection: keep-alive` leaves the upstream connection open for the next request; \
+               nginx closes it.",
+        reason: Reason::Rfc("RFC 9112, section 9.3"),
+        before: None,
+        matches: |seen| {
+            seen.is("behind: fresh true false")
+                && said(seen, |text| {
+                    text.starts_with("HTTP/1.0 ") && text.contains("\r\nConnection: keep-alive")
+                })
+        },
+    },
+    Rule {
+        name: "ranges-of-responses-that-are-not-stored",
+        text: "A response that a cache does not store has no `Accept-Ranges`, since ranges of it are not served; nginx passes \
+               on the origin's.",
+        reason: Reason::Rfc("RFC 9110, section 14.3"),
+        before: None,
+        matches: |seen| {
+            stores(seen)
+                && seen.is("field Accept-Ranges missing")
+                && said(seen, |text| text.contains("Accept-Ranges: bytes"))
+        },
+    },
+    Rule {
+        name: "bytes-of-head-responses",
+        text: "`$body_bytes_sent` of a response to HEAD is 0; nginx counts the field `Transfer-Encoding` as content.",
+        reason: Reason::Rfc("RFC 9110, section 9.3.2: a response to HEAD has no content"),
+        before: None,
+        matches: |seen| {
+            seen.is("log: $body_bytes_sent")
+                && seen.difference.weir == "0"
+                && logged_with(seen, "body_bytes_sent", &seen.difference.oracle, |of| {
+                    of("request").starts_with("HEAD ")
+                })
+        },
+    },
+    Rule {
+        name: "ratio-of-incomplete-responses",
+        text: "An incomplete compressed response has no `$gzip_ratio`.",
+        reason: Reason::Chance("how much of it was compressed is no promise"),
+        before: None,
+        matches: |seen| {
+            seen.is("log: $gzip_ratio")
+                && seen.difference.weir.is_empty()
+                && logged_with(seen, "gzip_ratio", &seen.difference.oracle, |of| {
+                    of("request_completion").is_empty() || seen.has("fastcgi_pass")
+                })
+        },
+    },
+    Rule {
+        name: "fields-that-were-not-sent",
+        text: "`$sent_http_…` is empty for a field that was removed before the response was sent; nginx logs it.",
+        reason: Reason::Safety(
+            "a log that names what no client got misleads the search for a fault",
+        ),
+        before: None,
+        matches: |seen| {
+            let name = seen.difference.class.strip_prefix("log: $sent_http_");
+            name.is_some_and(|name| {
+                seen.difference.weir.is_empty() && logged_more_than_sent(seen, name)
+            })
+        },
+    },
+];
+
+/// True when a body goes to the upstream as it comes.
+fn streams(seen: &Seen<'_>) -> bool {
+    seen.has("grpc_pass") || seen.has_ending("_request_buffering")
+}
+
+/// True when a gRPC server of the case closes its connection behind an answer.
+fn closes_at_once(seen: &Seen<'_>) -> bool {
+    let servers = seen.case.upstreams.iter();
+    let mut servers = servers.filter(|upstream| upstream.protocol == Protocol::Grpc);
+    servers.any(|upstream| {
+        let mut answers = upstream.answers.iter();
+        answers.any(|acts| {
+            acts.iter()
+                .any(|act| matches!(act, crate::case::Act::Close | crate::case::Act::Reset))
+        })
+    })
+}
+
+/// True when nginx's log has a value of a field more often than a client of it was sent that.
+fn logged_more_than_sent(seen: &Seen<'_>, variable: &str) -> bool {
+    let Some([oracle, _]) = seen.sides else {
+        return false;
+    };
+    let value = &seen.difference.oracle;
+    let logged = oracle.log.iter().flatten().filter(|(name, logged)| {
+        name.strip_prefix("sent_http_") == Some(variable) && logged == value
+    });
+    // The log escapes quotes.
+    let plain = value.replace("\\x22", "\"");
+    let name = variable.replace('_', "-");
+    let sent = oracle.events.iter().filter(|(_, event)| match event {
+        Event::Response(response) => response
+            .fields
+            .iter()
+            .any(|(field, sent)| field.eq_ignore_ascii_case(&name) && *sent == plain),
+        _ => false,
+    });
+    let reads = seen.case.talk.iter();
+    let read = reads
+        .filter(|step| matches!(step, Step::Read { .. }))
+        .count();
+    // What was not read is not known.
+    read >= oracle.log.len() && logged.count() > sent.count()
+}
