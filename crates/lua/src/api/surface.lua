@@ -282,16 +282,27 @@ module("ngx.process", {
 -- A file as the request's body. Its content is held in memory from then on, but scripts still ask
 -- for its name, and are told it unless the file is to be removed.
 do
-    local set_body_file, note = core.req_read_file, core.req_note_body_file
+    local open, finish, take = core.req_open_file, ngx.req.finish_body, core.req_take_file
+    local append = ngx.req.append_body
     function ngx.req.set_body_file(...)
-        local content, err = set_body_file(...)
-        if not content then
+        local ok, err = open(...)
+        if not ok then
             error(err, 2)
         end
-        ngx.req.set_body_data(content)
-        local name, once = ...
-        if not once then
-            note(name)
+        take()
+    end
+    function ngx.req.append_body(...)
+        local _, err = append(...)
+        if err then
+            error(err, 2)
+        end
+    end
+    function ngx.req.finish_body(...)
+        local ok, err = finish(...)
+        if err then
+            error(err, 2)
+        elseif ok then
+            take()
         end
     end
 end
