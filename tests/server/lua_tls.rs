@@ -471,7 +471,16 @@ fn a_session_sees_the_ctx_of_its_handshake() {
                 ngx.ctx.count = ngx.ctx.count + 1
                 ngx.print("HTTP/1.1 200 OK\r\n\r\n", ngx.ctx.answer, " ", ngx.ctx.count)
             }}
-        }} }}"#
+        }}
+        server {{ listen 127.0.0.1:%%PORT1%%; content_by_lua_block {{
+            local session
+            for _ = 1, 2 do
+                local socket = ngx.socket.tcp()
+                assert(socket:connect("127.0.0.1", %%PORT%%))
+                session = assert(socket:sslhandshake(session, "any.test"))
+                ngx.print(type(session), " ", ngx.now() - ngx.req.start_time() < 60, " ")
+            end
+        }} }} }}"#
     ));
     let usual = self_signed("localhost");
     let server = site
@@ -481,6 +490,8 @@ fn a_session_sees_the_ctx_of_its_handshake() {
     for _ in 0..2 {
         assert_eq!(shown(&server, 0, "any.test").expect("good").1, "42 1");
     }
+    let said = server.connect_to(1).rest();
+    assert_eq!(said, b"userdata true userdata true ");
 }
 
 #[test]

@@ -82,15 +82,19 @@ do
     end
 
     local handshake, session = tcp.sslhandshake, tcp.getsslsession
+    -- In stream-lua-nginx-module sessions are userdata.
+    local is_wrapped = ngx.config.subsystem == "http"
     local function handshaken(given, result, ...)
         if type(result) == "userdata" then
-            return given or wrap(result)
+            return given or is_wrapped and wrap(result) or result
         end
         return result, ...
     end
     function tcp.sslhandshake(socket, given, ...)
         if type(given) == "cdata" and objects[given] then
             return handshaken(given, handshake(socket, objects[given], ...))
+        elseif not is_wrapped and type(given) == "userdata" and given ~= ngx.null then
+            return handshaken(given, handshake(socket, given, ...))
         end
         if given ~= false then
             given = nil

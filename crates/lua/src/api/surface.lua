@@ -423,7 +423,9 @@ end
 for _, name in ipairs { "misc", "worker" } do
     module("resty.core." .. name, { _VERSION = version })
 end
-module("resty.core", { version = version })
+-- Loaded from the start, as lua-nginx-module loads it.
+package.loaded["resty.core"] = { version = version }
+module("resty.core", package.loaded["resty.core"])
 
 -- The functions on tables that OpenResty's branch of LuaJIT adds.
 module("table.isempty", function(t)
@@ -556,5 +558,6 @@ refusing("ngx.ocsp", "responses of OCSP are fetched by ssl_stapling", {
 if ngx.config.subsystem == "stream" then
     ngx.req.set_header, ngx.req.clear_header = nil, nil
     ngx.req.get_uri_args, ngx.req.get_query_args, ngx.req.set_body_file = nil, nil, nil
+    ngx.req.append_body, ngx.req.finish_body = nil, nil
     preload["ngx.req"], preload["ngx.resp"] = nil, nil
 end
