@@ -464,3 +464,23 @@ fn scripts_in_blocks_of_if_rewrite() {
         assert_eq!(server.get(target).expect(200).text(), seen, "{target}");
     }
 }
+
+#[test]
+fn a_page_of_a_script_keeps_the_status_of_another_scripts_exit() {
+    let Some(site) = lua(
+        "server { listen 127.0.0.1:%%PORT%%; error_page 404 403 = /page;
+        location = /exits { content_by_lua_block { ngx.exit(404) } }
+        location = /returns { return 403; }
+        location = /page { content_by_lua_block { ngx.say('page') } }
+        location = /static { error_page 404 = /file; content_by_lua_block { ngx.exit(404) } }
+    }",
+    ) else {
+        return;
+    };
+    let server = site.file("html/file", "text").start();
+    server.answers(&[
+        ("/exits", 404, "page\n"),
+        ("/returns", 200, "page\n"),
+        ("/static", 200, "text"),
+    ]);
+}

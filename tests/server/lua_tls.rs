@@ -372,3 +372,156 @@ fn kept_sessions_are_of_no_use_to_a_server_with_another_certificate() {
     assert_eq!(asked(1), "b r");
     assert_eq!(asked(0), "a .");
 }
+
+#[test]
+fn a_script_asks_clients_for_a_certificate() {
+    let Some(site) = lua(&format!(
+        r#"server {{ listen 127.0.0.1:%%PORT1%% ssl; {CERTIFICATE}
+            ssl_certificate_by_lua_block {{
+                local ssl = require "ngx.ssl"
+                local name = ssl.server_name()
+                if name == "nobody.test" then return end
+                local authority
+                if name ~= "any.test" then
+                    local file = assert(io.open("%%DIR%%/" .. name .. ".crt"))
+                    authority = assert(ssl.parse_pem_cert(file:read("*a")))
+                    file:close()
+                end
+                assert(ssl.verify_client(authority, 1))
+            }}
+            location / {{ return 200 $ssl_client_verify; }}
+        }}
+        server {{ listen 127.0.0.1:%%PORT%%;
+            proxy_ssl_session_reuse off; proxy_ssl_server_name on; proxy_ssl_name $arg_name;
+            location /with {{ proxy_ssl_certificate client.test.crt; proxy_ssl_certificate_key client.test.key;
+                proxy_pass https://127.0.0.1:%%PORT1%%; }}
+            location /without {{ proxy_pass https://127.0.0.1:%%PORT1%%; }}
+        }}"#
+    )) else {
+        return;
+    };
+    let (usual, client) = (self_signed("localhost"), self_signed("client.test"));
+    let server = site
+        .file("localhost.crt", &usual.certificate)
+        .file("localhost.key", &usual.key)
+        .file("client.test.crt", &client.certificate)
+        .file("client.test.key", &client.key)
+        .file("other.test.crt", self_signed("other.test").certificate)
+        .start();
+    let said = |target: &str| server.get(target).expect(200).text();
+    assert_eq!(said("/with?name=client.test"), "SUCCESS");
+    assert_eq!(said("/without?name=client.test"), "NONE");
+    assert_eq!(said("/with?name=nobody.test"), "NONE");
+    for name in ["other.test", "any.test"] {
+        assert!(said(&format!("/with?name={name}")).starts_with("FAILED:"));
+    }
+}
+
+#[test]
+fn a_script_chooses_the_versions_of_tls() {
+    let Some(site) = lua(&format!(
+        r#"server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE}
+            ssl_client_hello_by_lua_block {{
+                local hello = require "ngx.ssl.clienthello"
+                local name = hello.get_client_hello_server_name()
+                if name == "old.test" then assert(hello.set_protocols {{ "TLSv1.1", "TLSv1.2" }}) end
+                if name == "new.test" then assert(hello.set_protocols {{ "TLSv1.3" }}) end
+                if name == "bad.test" then assert(not hello.set_protocols {{ "TLSv9" }}) end
+            }}
+            location / {{ return 200 $ssl_protocol; }}
+        }}"#
+    )) else {
+        return;
+    };
+    let usual = self_signed("localhost");
+    let server = site
+        .file("localhost.crt", &usual.certificate)
+        .file("localhost.key", &usual.key)
+        .tolerate("SSL_do_handshake")
+        .start();
+    assert_eq!(shown(&server, 0, "old.test").expect("good").1, "TLSv1.2");
+    assert_eq!(shown(&server, 0, "new.test").expect("good").1, "TLSv1.3");
+    assert_eq!(shown(&server, 0, "bad.test").expect("good").1, "TLSv1.3");
+    let old = Client::with(None, &[&rustls::version::TLS12]);
+    let asked = |name: &str| {
+        let mut stream = old.connect(&server, 0, name);
+        ask(&mut stream, "/", &format!("Host: {name}")).map(|answer| body(&answer).to_owned())
+    };
+    assert_eq!(asked("any.test").expect("good"), "TLSv1.2");
+    asked("new.test").expect_err("no common version");
+}
+
+#[test]
+fn a_session_sees_the_ctx_of_its_handshake() {
+    if skip_on_oracle("Debian has no Lua for stream") {
+        return;
+    }
+    let site = whole(&format!(
+        r#"events {{}} stream {{ server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE}
+            ssl_certificate_by_lua_block {{
+                local ssl = require "ngx.ssl"
+                assert(#ssl.get_client_random() == 32 and ssl.get_client_random(0) == 32)
+                local shared = ssl.get_req_shared_ssl_ciphers()
+                assert(#shared > 0 and shared[1] > 0)
+                ngx.ctx.answer, ngx.ctx.count = 42, 0
+            }}
+            content_by_lua_block {{
+                local socket = ngx.req.socket()
+                repeat local line = socket:receive() until line == nil or line == ""
+                ngx.ctx.count = ngx.ctx.count + 1
+                ngx.print("HTTP/1.1 200 OK\r\n\r\n", ngx.ctx.answer, " ", ngx.ctx.count)
+            }}
+        }}
+        server {{ listen 127.0.0.1:%%PORT1%%; content_by_lua_block {{
+            local session
+            for _ = 1, 2 do
+                local socket = ngx.socket.tcp()
+                assert(socket:connect("127.0.0.1", %%PORT%%))
+                session = assert(socket:sslhandshake(session, "any.test"))
+                ngx.print(type(session), " ", ngx.now() - ngx.req.start_time() < 60, " ")
+            end
+        }} }} }}"#
+    ));
+    let usual = self_signed("localhost");
+    let server = site
+        .file("localhost.crt", &usual.certificate)
+        .file("localhost.key", &usual.key)
+        .start();
+    for _ in 0..2 {
+        assert_eq!(shown(&server, 0, "any.test").expect("good").1, "42 1");
+    }
+    let said = server.connect_to(1).rest();
+    assert_eq!(said, b"userdata true userdata true ");
+}
+
+#[test]
+fn a_chosen_server_has_a_name_of_its_own() {
+    if skip_on_oracle("Debian's module is older") {
+        return;
+    }
+    let Some(site) = lua(&format!(
+        r#"upstream group {{ server 0.0.0.1; balancer_by_lua_block {{
+            local balancer = require "ngx.balancer"
+            assert(balancer.set_current_peer("127.0.0.1", %%PORT1%%, ngx.var.arg_name))
+        }} }}
+        server {{ listen 127.0.0.1:%%PORT1%% ssl; {CERTIFICATE}
+            location / {{ return 200 $ssl_server_name; }} }}
+        server {{ listen 127.0.0.1:%%PORT%%;
+            location / {{ proxy_ssl_server_name on; proxy_http_version 1.1; proxy_set_header Connection "";
+                proxy_pass https://group; }} }}"#
+    )) else {
+        return;
+    };
+    let usual = self_signed("localhost");
+    let server = site
+        .file("localhost.crt", &usual.certificate)
+        .file("localhost.key", &usual.key)
+        .start();
+    server.answers(&[
+        ("/?name=one.test", 200, "one.test"),
+        // A connection to one name is not used for another.
+        ("/?name=two.test", 200, "two.test"),
+        ("/", 200, "group"),
+        ("/?name=one.test", 200, "one.test"),
+    ]);
+}

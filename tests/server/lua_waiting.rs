@@ -1,6 +1,6 @@
 //! What scripts wait for, in its order: semaphores and timers.
 
-use weir_tests::{Server, skip_on_oracle};
+use weir_tests::{Connection, Server, skip_on_oracle};
 
 use crate::lua::lua;
 
@@ -83,4 +83,111 @@ fn a_group_whose_servers_are_chosen_needs_none() {
     };
     assert_eq!(server.get("/chosen").expect(200).text(), "hello");
     server.get("/nobody").expect(500);
+}
+
+#[test]
+fn light_threads_go_on_while_one_waits_for_the_request_body() {
+    let Some(server) = with(
+        "",
+        r#"location = /exit { content_by_lua_block {
+            ngx.say("begun")
+            ngx.thread.spawn(function()
+                ngx.sleep(0.01)
+                ngx.say("over")
+                ngx.exit(200)
+            end)
+            ngx.req.read_body()
+            ngx.say("never")
+        } }
+        location = /says { content_by_lua_block {
+            ngx.thread.spawn(function()
+                for n = 1, 3 do
+                    ngx.say("thread ", n)
+                    ngx.flush(true)
+                    ngx.sleep(0.001)
+                end
+                ngx.say("done")
+                ngx.flush(true)
+            end)
+            ngx.req.read_body()
+            ngx.say("body ", ngx.req.get_body_data())
+        } }"#,
+    ) else {
+        return;
+    };
+    let mut connection = server.connect();
+    connection.request("POST", "/exit", &["Content-Length: 10"]);
+    assert_eq!(connection.reply().expect(200).text(), "begun\nover\n");
+
+    let mut connection = server.connect();
+    connection.request("POST", "/says", &["Content-Length: 5"]);
+    assert!(said_until(&mut connection, "done").contains("thread 3"));
+    connection.send("hello");
+    assert!(said_until(&mut connection, "\r\n0\r\n").contains("body hello"));
+}
+
+/// What a connection says up to this text, or up to its end.
+fn said_until(connection: &mut Connection, text: &str) -> String {
+    let mut said = String::new();
+    while !said.contains(text) {
+        let more = connection.at_least(1);
+        if more.is_empty() {
+            break;
+        }
+        said.push_str(&String::from_utf8_lossy(&more));
+    }
+    said
+}
+
+#[test]
+fn a_body_beyond_its_buffer_is_in_a_file_that_scripts_can_open() {
+    let Some(server) = with(
+        "client_body_buffer_size 1k;",
+        r#"location = /read { content_by_lua_block {
+            ngx.req.read_body()
+            local file = assert(io.open(ngx.req.get_body_file()))
+            ngx.say(tostring(ngx.req.get_body_data()), " ", #file:read("*a"))
+        } }
+        location = /built { content_by_lua_block {
+            ngx.req.read_body()
+            ngx.req.init_body(64)
+            for n = 1, 1000 do ngx.req.append_body("0123456789") end
+            ngx.req.finish_body()
+            local file = assert(io.open(ngx.req.get_body_file()))
+            local text = file:read("*a")
+            ngx.say(tostring(ngx.req.get_body_data()), " ", ngx.var.http_content_length, " ", #text, " ",
+                text == ("0123456789"):rep(1000))
+        } }
+        location = /small { content_by_lua_block {
+            ngx.req.read_body()
+            ngx.req.init_body()
+            for n = 1, 100 do ngx.req.append_body("0123456789") end
+            ngx.req.finish_body()
+            ngx.say(#ngx.req.get_body_data(), " ", tostring(ngx.req.get_body_file()))
+        } }
+        location = /passed { rewrite_by_lua_block {
+            ngx.req.read_body()
+            ngx.req.init_body(100)
+            for n = 1, 300 do ngx.req.append_body(("%09d\n"):format(n)) end
+            ngx.req.finish_body()
+        } proxy_pass http://127.0.0.1:%%PORT%%/sum; }
+        location = /sum { client_body_buffer_size 64k; content_by_lua_block {
+            ngx.req.read_body()
+            local sum = 0
+            for n in ngx.req.get_body_data():gmatch("%d+") do sum = sum + n end
+            ngx.say(sum)
+        } }"#,
+    ) else {
+        return;
+    };
+    let post = |target: &str| {
+        let mut connection = server.connect();
+        connection.request("POST", target, &["Content-Length: 5000"]);
+        connection.send("x".repeat(5000));
+        connection.reply().expect(200).text()
+    };
+    assert_eq!(post("/read"), "nil 5000\n");
+    assert_eq!(post("/built"), "nil 10000 10000 true\n");
+    assert_eq!(post("/small"), "1000 nil\n");
+    assert_eq!(post("/passed"), "45150\n");
 }

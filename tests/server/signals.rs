@@ -3,6 +3,7 @@
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 
+use rustix::process::{Pid, kill_process};
 use weir_tests::{Connection, Http2, Server, Signal, http, skip_on_oracle, until, whole};
 
 /// A server with a file that takes a while at a bounded rate.
@@ -305,4 +306,22 @@ fn an_end_that_comes_while_the_server_starts_is_a_clean_one() {
     let status = until(|| child.try_wait().expect("our own child"));
     let _ = child.kill();
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
+}
+
+#[test]
+fn signals_without_a_meaning_end_nothing() {
+    let server =
+        http("server { listen 127.0.0.1:%%PORT%%; location / { return 200 here; } }").start();
+    assert_eq!(server.get("/").expect(200).text(), "here");
+    let master = server.pid();
+    let children = format!("/proc/{0}/task/{0}/children", master.as_raw_nonzero());
+    let children = || std::fs::read_to_string(&children).expect("the master lives");
+    let before = children();
+    let workers = before.split_whitespace().filter_map(|id| id.parse().ok());
+    for process in workers.filter_map(Pid::from_raw).chain([master]) {
+        kill_process(process, Signal::ALARM).expect("it lives");
+        kill_process(process, Signal::IO).expect("it lives");
+    }
+    assert_eq!(server.get("/").expect(200).text(), "here");
+    assert_eq!(children(), before);
 }

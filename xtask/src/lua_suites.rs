@@ -1,31 +1,58 @@
 //! `lua-suites`: the suites of lua-nginx-module and of the libraries around it, on nginx and on Weir.
 //!
 //! ```text
-//! cargo xtask lua-suites --suites DIR [--oracle PATH] [--modules "A.so B.so"] [--weir PATH] [--only TEXT]
+//! cargo xtask lua-suites --suites DIR [--oracle PATH] [--modules "A.so B.so"] [--weir PATH] [--only TEXT] [--jobs N] [--reuse | --read]
 //! ```
 //!
 //! `DIR` has `test-nginx` (github.com/openresty/test-nginx) and, beside it, a folder for each suite with its files in `t`:
 //! openresty/lua-nginx-module, openresty/lua-resty-core and so on. None of them is the project's. Counted is what passes
 //! on the oracle; what a client sees stands apart from what the suites look for in the error log, where they know
 //! lua-nginx-module's debug lines. Blocks that need directives of modules that Weir does not have are counted apart too.
+//!
+//! A file runs in namespaces of its own (network, processes), with a memcached and a Redis of its own, so that files can
+//! run beside each other and leave nothing behind; that needs root. `--reuse` takes what the oracle said in an earlier run, `--read` what both said, and runs nothing.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use xtask::flags::Flags;
 use xtask::{Outcome, shell};
 
+use crate::packages;
+
 /// Changes how the suites meet a server that refuses a configuration.
 const ROBUST: &str = include_str!("lua_suites/robust.pm");
+
+/// The services that the suites speak to, and a file of them.
+const ALONE: &str = include_str!("lua_suites/alone.sh");
 
 /// How long one file may take.
 const FILE: Duration = Duration::from_secs(15 * 60);
 
 /// Where Debian's package puts nginx.
 const ORACLE: &str = "/usr/sbin/nginx";
+
+/// What the suites need, with the packages that have it; Perl's modules are whole paths.
+const NEEDED: [(&str, &str); 7] = [
+    ("/usr/share/perl5/Test/Base.pm", "libtest-base-perl"),
+    (
+        "/usr/share/perl5/Test/LongString.pm",
+        "libtest-longstring-perl",
+    ),
+    ("/usr/share/perl5/LWP/UserAgent.pm", "libwww-perl"),
+    (
+        "/usr/share/perl5/List/MoreUtils.pm",
+        "liblist-moreutils-perl",
+    ),
+    ("/usr/share/perl5/IPC/Run.pm", "libipc-run-perl"),
+    packages::MEMCACHED,
+    packages::REDIS,
+];
 
 /// Runs the suites and prints the table.
 pub(crate) fn run(flags: &mut Flags) -> Outcome {
@@ -34,10 +61,17 @@ pub(crate) fn run(flags: &mut Flags) -> Outcome {
     let modules: String = flags.value("--modules", String::new())?;
     let weir: String = flags.value("--weir", String::new())?;
     let only: String = flags.value("--only", String::new())?;
+    let jobs: usize = flags.value("--jobs", 1)?;
+    let kept: &'static [&'static str] = match (flags.has("--read"), flags.has("--reuse")) {
+        (true, _) => &["oracle", "weir"],
+        (false, true) => &["oracle"],
+        (false, false) => &[],
+    };
     flags.finish()?;
     if suites.is_empty() {
         return Err("--suites DIR is needed: a folder with test-nginx and the suites".to_owned());
     }
+    packages::need(&NEEDED)?;
     let suites = fs::canonicalize(&suites).map_err(|error| format!("{suites}: {error}"))?;
     let weir = match weir.is_empty() {
         false => PathBuf::from(weir),
@@ -50,41 +84,85 @@ pub(crate) fn run(flags: &mut Flags) -> Outcome {
         }
     };
     let weir = fs::canonicalize(&weir).map_err(|error| format!("{}: {error}", weir.display()))?;
-    let stage = Stage::new(suites, &oracle, &weir)?;
-    let mut table: BTreeMap<String, Score> = BTreeMap::new();
-    for file in stage.files()? {
-        if !file.contains(&only) {
-            continue;
-        }
-        let expected = stage.run("oracle", &file, &modules)?;
-        let got = stage.run("weir", &file, "")?;
-        let suite = file.split('/').next().unwrap_or_default().to_owned();
-        let score = compare(&expected, &got, &file);
-        println!("{file}: {}", score.line());
-        table.entry(suite).or_default().add(&score);
+    let stage = Stage::new(suites, &oracle, modules, &weir, kept)?;
+    let mut files = stage.files()?;
+    files.retain(|file| file.contains(&only));
+    if kept.contains(&"weir") {
+        files.retain(|file| kept.iter().all(|server| stage.log(server, file).exists()));
     }
-    println!("\nsubtests that pass on the oracle, and of them on Weir");
+    let table = run_files(&stage, &files, jobs.max(1))?;
+    println!("\n{HEADING}");
     let mut total = Score::default();
     for (suite, score) in &table {
-        println!("{suite:<26} {}", score.line());
+        println!("{}", score.row(suite));
         total.add(score);
     }
-    println!("{:<26} {}", "all", total.line());
+    println!("{}", total.row("all"));
     Ok(())
+}
+
+/// Runs the files, some at a time; the scores by suite.
+fn run_files(
+    stage: &Stage,
+    files: &[String],
+    jobs: usize,
+) -> Result<BTreeMap<String, Score>, String> {
+    let next = AtomicUsize::new(0);
+    let table: Mutex<BTreeMap<String, Score>> = Mutex::default();
+    std::thread::scope(|scope| {
+        let work = |job| {
+            if !stage.kept.contains(&"weir") {
+                stage.copy(job)?;
+            }
+            while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let expected = stage.run("oracle", job, file)?;
+                let got = stage.run("weir", job, file)?;
+                let suite = file.split('/').next().unwrap_or_default().to_owned();
+                let mut table = table.lock().map_err(|_| "a job panicked".to_owned())?;
+                let score = compare(&expected, &got, file);
+                println!("{file}: {}", score.line());
+                table.entry(suite).or_default().add(&score);
+            }
+            Ok(())
+        };
+        let started: Vec<_> = (0..jobs)
+            .map(|job| scope.spawn(move || work(job)))
+            .collect();
+        started.into_iter().try_for_each(|job| {
+            job.join()
+                .unwrap_or_else(|_| Err("a job panicked".to_owned()))
+        })
+    })?;
+    table.into_inner().map_err(|_| "a job panicked".to_owned())
 }
 
 /// Where the suites are, and what they are run with.
 struct Stage {
     suites: PathBuf,
     out: PathBuf,
+    modules: String,
+    /// The servers whose output of an earlier run stands.
+    kept: &'static [&'static str],
 }
 
 impl Stage {
-    fn new(suites: PathBuf, oracle: &str, weir: &Path) -> Result<Stage, String> {
+    fn new(
+        suites: PathBuf,
+        oracle: &str,
+        modules: String,
+        weir: &Path,
+        kept: &'static [&'static str],
+    ) -> Result<Stage, String> {
         let out = std::path::absolute(shell::target().join("lua-suites"))
             .map_err(|error| error.to_string())?;
-        let stage = Stage { suites, out };
+        let stage = Stage {
+            suites,
+            out,
+            modules,
+            kept,
+        };
         stage.write("perl/Robust.pm", ROBUST)?;
+        stage.write("alone.sh", ALONE)?;
         stage.write(
             "oracle/nginx",
             &format!("#!/bin/sh\nexec {oracle} \"$@\"\n"),
@@ -116,6 +194,18 @@ impl Stage {
             .map_err(|error| format!("{}: {error}", path.display()))
     }
 
+    /// Gives a job its own copy of the suites: they write into their folders.
+    fn copy(&self, job: usize) -> Outcome {
+        let folder = self.out.join(format!("job-{job}"));
+        if folder.exists() {
+            fs::remove_dir_all(&folder)
+                .map_err(|error| format!("{}: {error}", folder.display()))?;
+        }
+        let mut copy = Command::new("cp");
+        copy.arg("-rT").arg(&self.suites).arg(&folder);
+        shell::run(&mut copy, FILE)
+    }
+
     /// The files of all suites, as `SUITE/t/NAME.t`.
     fn files(&self) -> Result<Vec<String>, String> {
         let mut files = Vec::new();
@@ -142,15 +232,33 @@ impl Stage {
         Ok(names)
     }
 
+    fn log(&self, server: &str, file: &str) -> PathBuf {
+        self.out.join(server).join(format!("{file}.log"))
+    }
+
     /// Runs a file on a server; what became of its blocks. The whole output stays in the target folder.
-    fn run(&self, server: &str, file: &str, modules: &str) -> Result<Blocks, String> {
+    fn run(&self, server: &str, job: usize, file: &str) -> Result<Blocks, String> {
+        let log = self.log(server, file);
+        if !(self.kept.contains(&server) && log.exists()) {
+            self.write(&format!("{server}/{file}.log"), "")?;
+            let open = || File::create(&log).and_then(|file| Ok((file.try_clone()?, file)));
+            let (out, errors) = open().map_err(|error| format!("{}: {error}", log.display()))?;
+            let mut perl = self.command(server, job, file);
+            perl.stdin(Stdio::null()).stdout(out).stderr(errors);
+            let mut child = perl.spawn().map_err(|error| format!("unshare: {error}"))?;
+            if let Err(problem) = shell::wait(&mut child, FILE) {
+                println!("{file} on {server}: {problem}");
+            }
+        }
+        let text = fs::read(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+        Ok(read(&String::from_utf8_lossy(&text)))
+    }
+
+    fn command(&self, server: &str, job: usize, file: &str) -> Command {
         let (suite, name) = file.split_once('/').unwrap_or((file, ""));
-        let folder = self.suites.join(suite);
-        let log = self.out.join(server).join(format!("{file}.log"));
-        self.write(&format!("{server}/{file}.log"), "")?;
-        let open = || File::create(&log).and_then(|file| Ok((file.try_clone()?, file)));
-        let (out, errors) = open().map_err(|error| format!("{}: {error}", log.display()))?;
-        let framework = self.suites.join("test-nginx");
+        let suites = self.out.join(format!("job-{job}"));
+        let folder = suites.join(suite);
+        let framework = suites.join("test-nginx");
         let libraries = [
             self.out.join("perl"),
             folder.clone(),
@@ -159,22 +267,27 @@ impl Stage {
             framework.join("inc"),
         ];
         let libraries = libraries.map(|path| path.display().to_string()).join(":");
-        let mut perl = Command::new("perl");
-        perl.args(["-MRobust", name])
+        // The module insists on the lua-resty-core of its own version.
+        let scripts = ["lua-resty-core", "lua-resty-lrucache"]
+            .map(|name| format!("{}/{name}/lib/?.lua;", suites.display()));
+        let modules = if server == "oracle" {
+            &self.modules
+        } else {
+            ""
+        };
+        let mut command = Command::new("unshare");
+        command
+            .args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc"])
+            .arg("sh")
+            .arg(self.out.join("alone.sh"))
+            .arg(name)
             .current_dir(&folder)
             .env("PERL5LIB", libraries)
+            .env("LUA_PATH", format!("{};", scripts.concat()))
             .env("TEST_NGINX_BINARY", self.out.join(server).join("nginx"))
             .env("TEST_NGINX_LOAD_MODULES", modules)
-            .env("TEST_NGINX_NO_SHUFFLE", "1")
-            .stdin(Stdio::null())
-            .stdout(out)
-            .stderr(errors);
-        let mut child = perl.spawn().map_err(|error| format!("perl: {error}"))?;
-        if let Err(problem) = shell::wait(&mut child, FILE) {
-            println!("{file} on {server}: {problem}");
-        }
-        let text = fs::read(&log).map_err(|error| format!("{}: {error}", log.display()))?;
-        Ok(read(&String::from_utf8_lossy(&text)))
+            .env("TEST_NGINX_NO_SHUFFLE", "1");
+        command
     }
 }
 
@@ -224,7 +337,12 @@ fn read(text: &str) -> Blocks {
         };
         if let Some(at) = line.find("unknown directive \"") {
             let rest = &line[at + "unknown directive \"".len()..];
-            block.missing = rest.split('"').next().map(str::to_owned);
+            // The module's own directives are no other module's.
+            block.missing = rest
+                .split('"')
+                .next()
+                .filter(|name| !name.contains("lua"))
+                .map(str::to_owned);
         }
         let (passed, rest) = match (line.strip_prefix("ok "), line.strip_prefix("not ok ")) {
             (Some(rest), _) => (true, rest),
@@ -269,9 +387,16 @@ fn is_of_log(about: &str) -> bool {
     .any(|word| about.contains(word))
 }
 
+/// The names of a row's columns.
+const HEADING: &str = "| suite | files | blocks | subtests on nginx | on Weir | a client sees | on Weir | \
+    other modules' | share without them |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|";
+
 /// Subtests that pass on the oracle, and of them on Weir.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Score {
+    /// With a subtest that passes on the oracle.
+    files: u32,
+    blocks: u32,
     all: (u32, u32),
     seen: (u32, u32),
     /// What a client sees of blocks with directives that Weir does not know.
@@ -280,17 +405,42 @@ struct Score {
 
 impl Score {
     fn add(&mut self, other: &Score) {
+        self.files += other.files;
+        self.blocks += other.blocks;
         self.all = (self.all.0 + other.all.0, self.all.1 + other.all.1);
         self.seen = (self.seen.0 + other.seen.0, self.seen.1 + other.seen.1);
         self.foreign += other.foreign;
     }
 
-    fn line(&self) -> String {
+    /// Of what a client sees, without other modules' directives, in percent.
+    fn share(&self) -> f64 {
         let known = self.seen.0 - self.foreign;
-        let share = 100.0 * f64::from(self.seen.1) / f64::from(known.max(1));
+        100.0 * f64::from(self.seen.1) / f64::from(known.max(1))
+    }
+
+    fn line(&self) -> String {
         format!(
-            "all {:>5} / {:>5}   a client sees {:>5} / {:>5}   other modules' {:>4}   without them {share:.1} %",
-            self.all.1, self.all.0, self.seen.1, self.seen.0, self.foreign
+            "all {:>5} / {:>5}   a client sees {:>5} / {:>5}   other modules' {:>4}   without them {:.1} %",
+            self.all.1,
+            self.all.0,
+            self.seen.1,
+            self.seen.0,
+            self.foreign,
+            self.share()
+        )
+    }
+
+    fn row(&self, suite: &str) -> String {
+        format!(
+            "| {suite} | {} | {} | {} | {} | {} | {} | {} | {:.2} % |",
+            self.files,
+            self.blocks,
+            self.all.0,
+            self.all.1,
+            self.seen.0,
+            self.seen.1,
+            self.foreign,
+            self.share()
         )
     }
 }
@@ -303,6 +453,7 @@ fn compare(expected: &Blocks, got: &Blocks, file: &str) -> Score {
         let other = got.get(name).unwrap_or(&nothing);
         let mut left: Vec<&(String, bool)> = other.subtests.iter().collect();
         let mut differs = 0;
+        let before = score.all.0;
         for (about, _) in block.subtests.iter().filter(|(_, passed)| *passed) {
             let found = left.iter().position(|(known, _)| known == about);
             let passes = found.is_some_and(|at| left.remove(at).1);
@@ -314,12 +465,14 @@ fn compare(expected: &Blocks, got: &Blocks, file: &str) -> Score {
                 differs += u32::from(!passes);
             }
         }
+        score.blocks += u32::from(score.all.0 > before);
         match &other.missing {
             Some(_) => score.foreign += differs,
             None if differs > 0 => println!("    {file} {name}"),
             None => {}
         }
     }
+    score.files = u32::from(score.all.0 > 0);
     score
 }
 

@@ -90,13 +90,17 @@ pub struct DeliveredSignal {
     pub sender: u32,
 }
 
+/// Signals that nginx accepts without acting on them. Left alone they would end the process.
+const IGNORED: [i32; 2] = [libc::SIGALRM, libc::SIGIO];
+
 /// Blocked signals, readable.
 pub struct SignalReader(SignalDescriptor);
 
 impl SignalReader {
-    /// Blocks `signals` for this thread and all it starts, and makes them readable here.
+    /// Blocks `signals`, and those that are ignored, for this thread and all it starts, and makes them readable here.
     pub fn block(signals: &[Signal]) -> io::Result<SignalReader> {
-        let numbers: Vec<i32> = signals.iter().map(|signal| signal.number()).collect();
+        let numbers = signals.iter().map(|signal| signal.number());
+        let numbers: Vec<i32> = numbers.chain(IGNORED).collect();
         Ok(SignalReader(SignalDescriptor::block(&numbers)?))
     }
 

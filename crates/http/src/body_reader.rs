@@ -3,12 +3,13 @@
 //! How the bytes arrive is the protocol's business, behind [`BodyInput`]. Handlers either read all of it first
 //! ([`read_body`]), or take it piece by piece ([`RequestBody::poll_read`]) when they pass it on unbuffered.
 
-use std::cell::Cell;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 
@@ -43,13 +44,8 @@ pub async fn read_body(request: &mut Request) -> Result<(), u16> {
     if request.body.complete {
         return Ok(());
     }
-    // `client_body_in_file_only`: the file is created first, so that even small content ends up in it.
-    let in_file = request.core().body_in_file_only;
-    if in_file != BodyInFile::Off {
-        let file = open_file(request, in_file).await?;
-        warn_of_file(request, &file);
-    }
-    read_rest(request).await
+    let mut reading = BodyReading::new(request);
+    poll_fn(|context| reading.poll(request, context)).await
 }
 
 /// Reads content that has arrived completely into memory. `client_body_in_file_only` does not apply: this content is
@@ -98,21 +94,108 @@ async fn copy(request: &mut Request, earlier: &TemporaryFile) -> Result<(), u16>
 }
 
 async fn read_rest(request: &mut Request) -> Result<(), u16> {
-    let site = Rc::clone(&request.site);
-    let core = &site.location(request.location).core;
-    let (limit, buffer) = (
-        core.client_max_body_size,
-        core.client_body_buffer_size as usize,
-    );
-    let timer = rt::Timer::after(core.client_body_timeout);
-    let mut written = 0;
-    loop {
-        let done = match next_piece(request, &timer).await {
-            Ok(done) => done,
-            Err(error) => return Err(refuse_body(request, error)),
-        };
+    let mut reading = BodyReading::of_rest(request);
+    poll_fn(|context| reading.poll(request, context)).await
+}
+
+/// The whole content being read, for a caller that needs the request in between, such as a script whose light threads
+/// go on meanwhile: it is lent to each poll. The content that was read stays with the request if this is dropped.
+pub struct BodyReading {
+    /// `client_body_timeout`, since the last read.
+    timer: rt::Timer,
+    /// Whether a file for what exceeds `client_body_buffer_size` keeps its name.
+    keep: BodyInFile,
+    /// Under way; the client is not read meanwhile.
+    file_work: Option<FileWork>,
+}
+
+/// What is done with the temporary file.
+enum FileWork {
+    Creating(
+        BodyInFile,
+        Pin<Box<dyn Future<Output = io::Result<CreatedFile>>>>,
+    ),
+    Writing(Pin<Box<dyn Future<Output = io::Result<Vec<u8>>>>>),
+}
+
+/// What [`create_temporary`] gives.
+pub type CreatedFile = (rt::file::File, PathBuf);
+
+impl BodyReading {
+    /// Reads what [`read_body`] reads.
+    pub fn new(request: &Request) -> Self {
+        let mut reading = Self::of_rest(request);
+        // `client_body_in_file_only`: the file is created first, so that even small content ends up in it.
+        let in_file = request.core().body_in_file_only;
+        if in_file != BodyInFile::Off && request.body.file.is_none() {
+            reading.file_work = Some(FileWork::create(request, in_file));
+        }
+        reading
+    }
+
+    fn of_rest(request: &Request) -> Self {
+        Self {
+            timer: rt::Timer::after(request.core().client_body_timeout),
+            keep: BodyInFile::Off,
+            file_work: None,
+        }
+    }
+
+    /// A file has a name until the request ends: scripts open it.
+    #[must_use]
+    pub fn with_named_file(mut self) -> Self {
+        self.keep = BodyInFile::Clean;
+        self
+    }
+
+    /// Ready when everything has been read. Errors are those of [`read_body`].
+    pub fn poll(
+        &mut self,
+        request: &mut Request,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), u16>> {
+        let buffer = request.core().client_body_buffer_size as usize;
+        loop {
+            if let Some(work) = &mut self.file_work {
+                let result = ready!(work.poll(request, context));
+                self.file_work = None;
+                result?;
+            }
+            let body = &request.body;
+            let (done, held) = (body.complete, body.memory.len());
+            if body.file.is_none() && held > buffer {
+                self.file_work = Some(FileWork::create(request, self.keep));
+                continue;
+            }
+            // To the file as soon as the buffer is full, and the rest at the end. The lower bound keeps a tiny
+            // `client_body_buffer_size` from making a write of every read.
+            if held > 0
+                && (done || held >= buffer.max(READ_SIZE))
+                && let Some(file) = body.file.clone()
+            {
+                self.file_work = Some(FileWork::write(request, file));
+                continue;
+            }
+            if done {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(self.poll_piece(request, context))?;
+        }
+    }
+
+    /// Reads once from the client.
+    fn poll_piece(
+        &mut self,
+        request: &mut Request,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), u16>> {
+        if let Err(error) = ready!(next_piece(request, &self.timer, context)) {
+            return Poll::Ready(Err(refuse_body(request, error)));
+        }
+        let core = request.core();
+        let limit = core.client_max_body_size;
         // Between two successive reads, not for the whole content: nginx's meaning of `client_body_timeout`.
-        timer.set(core.client_body_timeout);
+        self.timer.set(core.client_body_timeout);
         // `Content-Length` was checked when the location was chosen; only content without one can exceed the limit
         // here.
         if limit != 0 && request.body.length > limit {
@@ -122,44 +205,67 @@ async fn read_rest(request: &mut Request) -> Result<(), u16> {
             ));
             // The error page must not see the part that was read.
             request.body.withhold_content();
-            return Err(413);
+            return Poll::Ready(Err(413));
         }
-        if request.body.file.is_none() && request.body.memory.len() > buffer {
-            let file = open_file(request, BodyInFile::Off).await?;
-            warn_of_file(request, &file);
-        }
-        // To the file as soon as the buffer is full, and the rest at the end. The lower bound keeps a tiny
-        // `client_body_buffer_size` from making a write of every read.
-        if request.body.file.is_some()
-            && (done || request.body.memory.len() >= buffer.max(READ_SIZE))
-        {
-            written = flush(request, written).await?;
-        }
-        if done {
-            return Ok(());
-        }
+        Poll::Ready(Ok(()))
     }
 }
 
-async fn next_piece(request: &mut Request, timer: &rt::Timer) -> Result<bool, BodyReadError> {
-    std::future::poll_fn(|context| {
-        // The buffer is taken out for the call, because the content is borrowed as well.
+impl FileWork {
+    fn create(request: &Request, keep: BodyInFile) -> Self {
+        let folder = request.core().client_body_temp_path.clone();
+        let named = keep != BodyInFile::Off;
+        Self::Creating(
+            keep,
+            Box::pin(async move { create_temporary(&folder, named).await }),
+        )
+    }
+
+    /// Appends what is in memory.
+    fn write(request: &mut Request, file: Rc<TemporaryFile>) -> Self {
         let body = &mut request.body;
-        let mut memory = std::mem::take(&mut body.memory);
-        let result = match body.file {
-            Some(_) => poll_batch(body, &mut memory, context),
-            None => body.poll_read(&mut memory, READ_SIZE, context),
-        };
-        body.memory = memory;
-        // The timer comes second: content that has arrived counts even if the loop looks late.
-        if result.is_ready() {
-            return result;
-        }
-        timer
-            .poll_expired(context)
-            .map(|()| Err(BodyReadError::TimedOut))
-    })
-    .await
+        let at = body.length - body.memory.len() as u64;
+        let data = std::mem::take(&mut body.memory);
+        Self::Writing(Box::pin(async move {
+            let pool = rt::pool::default_pool();
+            file.file.write_all_at(data, at, &pool).await
+        }))
+    }
+
+    fn poll(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<Result<(), u16>> {
+        Poll::Ready(match self {
+            Self::Creating(keep, created) => {
+                let created = ready!(created.as_mut().poll(context));
+                take_file(request, *keep, created).map(|file| warn_of_file(request, &file))
+            }
+            Self::Writing(written) => {
+                let written = ready!(written.as_mut().poll(context));
+                take_buffer(request, written)
+            }
+        })
+    }
+}
+
+fn next_piece(
+    request: &mut Request,
+    timer: &rt::Timer,
+    context: &mut Context<'_>,
+) -> Poll<Result<bool, BodyReadError>> {
+    // The buffer is taken out for the call, because the content is borrowed as well.
+    let body = &mut request.body;
+    let mut memory = std::mem::take(&mut body.memory);
+    let result = match body.file {
+        Some(_) => poll_batch(body, &mut memory, context),
+        None => body.poll_read(&mut memory, READ_SIZE, context),
+    };
+    body.memory = memory;
+    // The timer comes second: content that has arrived counts even if the loop looks late.
+    if result.is_ready() {
+        return result;
+    }
+    timer
+        .poll_expired(context)
+        .map(|()| Err(BodyReadError::TimedOut))
 }
 
 /// Takes what is at hand, up to [`WRITE_SIZE`], so that one write to the file carries it.
@@ -242,15 +348,26 @@ fn warn_of_file(request: &Request, file: &TemporaryFile) {
 /// Creates the file for the content; `keep` says whether it keeps its name.
 async fn open_file(request: &mut Request, keep: BodyInFile) -> Result<Rc<TemporaryFile>, u16> {
     let site = Rc::clone(&request.site);
-    let core = &site.location(request.location).core;
-    match create_temporary(&core.client_body_temp_path, keep != BodyInFile::Off).await {
+    let folder = &site.location(request.location).core.client_body_temp_path;
+    let created = create_temporary(folder, keep != BodyInFile::Off).await;
+    take_file(request, keep, created)
+}
+
+/// Gives the request its new file.
+fn take_file(
+    request: &mut Request,
+    keep: BodyInFile,
+    created: io::Result<CreatedFile>,
+) -> Result<Rc<TemporaryFile>, u16> {
+    match created {
         Ok((file, path)) => {
-            let unlink = Cell::new(keep == BodyInFile::Clean);
-            let file = Rc::new(TemporaryFile { file, path, unlink });
+            let unlink = keep == BodyInFile::Clean;
+            let file = Rc::new(TemporaryFile::new(file, path, unlink));
             request.body.file = Some(Rc::clone(&file));
             Ok(file)
         }
         Err(error) => {
+            let core = request.core();
             let folder = core.client_body_temp_path.display();
             request.log(
                 host::error_log::LogLevel::Crit,
@@ -273,7 +390,7 @@ const NAMES_TRIED: u32 = 1000;
 
 /// A new file in `folder`. Unless it is to be `named`, it is unlinked before this returns, so that nothing is left
 /// behind even by a crash.
-pub async fn create_temporary(folder: &Path, named: bool) -> io::Result<(rt::file::File, PathBuf)> {
+pub async fn create_temporary(folder: &Path, named: bool) -> io::Result<CreatedFile> {
     let pool = rt::pool::default_pool();
     let options = rt::file::OpenOptions::READ_WRITE.create_new().mode(0o600);
     for _ in 0..NAMES_TRIED {
@@ -301,19 +418,23 @@ async fn flush(request: &mut Request, written: u64) -> Result<u64, u16> {
     };
     let data = std::mem::take(&mut request.body.memory);
     let length = data.len() as u64;
-    match file
-        .file
-        .write_all_at(data, written, &rt::pool::default_pool())
-        .await
-    {
+    let pool = rt::pool::default_pool();
+    let result = file.file.write_all_at(data, written, &pool).await;
+    take_buffer(request, result).map(|()| written + length)
+}
+
+/// A write to the file returns the buffer: the next read needs no new memory.
+fn take_buffer(request: &mut Request, written: io::Result<Vec<u8>>) -> Result<(), u16> {
+    match written {
         Ok(mut buffer) => {
-            // The write returns the buffer: the next read needs no new memory.
             buffer.clear();
             request.body.memory = buffer;
-            Ok(written + length)
+            Ok(())
         }
         Err(error) => {
-            let path = file.path.display().to_string();
+            let path = request.body.file.as_ref();
+            let path = path.map(|file| file.path.display().to_string());
+            let path = path.unwrap_or_default();
             request.log(
                 host::error_log::LogLevel::Crit,
                 format_args!("write() to \"{path}\" failed{}", base::ErrnoText(&error)),

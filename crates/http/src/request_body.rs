@@ -86,6 +86,12 @@ pub struct TemporaryFile {
 }
 
 impl TemporaryFile {
+    /// An open file; `unlink` says whether its name goes with the last reference.
+    pub fn new(file: rt::file::File, path: PathBuf, unlink: bool) -> Self {
+        let unlink = Cell::new(unlink);
+        Self { file, path, unlink }
+    }
+
     /// The file was renamed to its final place (a WebDAV PUT), and must not be removed.
     pub fn mark_moved(&self) {
         self.unlink.set(false);
@@ -151,6 +157,16 @@ impl RequestBody {
         RequestBody {
             taken_before_discard: None,
             memory: bytes,
+            length,
+            announced: Some(length),
+            ..RequestBody::none()
+        }
+    }
+
+    /// Content that a script has in a file.
+    pub fn from_file(file: Rc<TemporaryFile>, length: u64) -> RequestBody {
+        RequestBody {
+            file: Some(file),
             length,
             announced: Some(length),
             ..RequestBody::none()

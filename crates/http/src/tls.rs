@@ -11,9 +11,9 @@ use conf::{DirectiveLine, Span};
 use host::error_log::{LogLevel, NoContext};
 use net::tls::ocsp::OcspResolver;
 use net::tls::{
-    CertificateRefusal, HandshakeError, HandshakeOffer, HandshakePhase, KeptSession, ReceivedHello,
-    ServerSettings, ServerTls, SessionKeeper, TlsIdentity, TlsOrPlain, TlsSession, VerifyClient,
-    read_hello,
+    CertificateRefusal, HandshakeChoice, HandshakeError, HandshakeOffer, HandshakePhase,
+    KeptSession, ReceivedHello, ServerSettings, ServerTls, SessionKeeper, TlsIdentity, TlsOrPlain,
+    TlsSession, VerifyClient, read_hello,
 };
 
 use crate::byte_stream::ByteStream;
@@ -145,13 +145,15 @@ async fn handshake(
     // one iteration of the loop.
     rt::continue_as(rt::TaskRank::Patient).await;
     // The hook for the hello comes before the name in it selects a server, so it is the default server's.
+    let mut protocols = None;
     if has_a_say(site, endpoint.default_server) {
         let offer = HandshakeOffer::new(&hello, None, None);
         let server = endpoint.default_server;
-        if let Err(HandshakeRefused) =
-            consult(site, client, server, HandshakePhase::Hello, offer).await
-        {
-            return Err(hello.abort_with_internal_error(socket).into());
+        match consult(site, client, server, HandshakePhase::Hello, offer).await {
+            Ok(choice) => protocols = choice.protocols,
+            Err(HandshakeRefused) => {
+                return Err(hello.abort_with_internal_error(socket).into());
+            }
         }
     }
     // Before the checks below: their log lines, and the choice of settings, go by the name.
@@ -173,7 +175,7 @@ async fn handshake(
     let Some(server) = found else {
         return Err(HandshakeError::NoCertificate.into());
     };
-    let (identities, keeping) = match choose_identities(site, client, &server, &hello).await {
+    let (mut choice, keeping) = match choose_identities(site, client, &server, &hello).await {
         Ok(chosen) => chosen,
         Err(failure) => {
             // Whatever the failure was, the client gets the alert that says the fault is ours.
@@ -182,10 +184,15 @@ async fn handshake(
         }
     };
     refresh_staples(site, &server);
+    choice.protocols = protocols;
+    let Ok(own) = choice.settings(server.settings) else {
+        return Err(hello.abort_with_internal_error(socket).into());
+    };
+    let settings = own.as_ref().unwrap_or(server.settings);
     let mut session = hello
-        .accept(socket, server.settings, identities, keeping.as_ref())
+        .accept(socket, settings, choice.identities, keeping.as_ref())
         .await?;
-    if let Some(made) = keeping.and_then(|keeping| keeping.made_session(server.settings)) {
+    if let Some(made) = keeping.and_then(|keeping| keeping.made_session(settings)) {
         let offer = HandshakeOffer::for_session(session.server_name().map(Into::into), made);
         // Whether it is stored or not, the handshake is complete.
         let _ = consult(site, client, server.id, HandshakePhase::SessionMade, offer).await;
@@ -194,26 +201,31 @@ async fn handshake(
     Ok(Some(session))
 }
 
-/// The certificates that take the place of those of the settings, if any do, and who keeps the session.
+/// What differs from the settings in this handshake, and who keeps the session.
 async fn choose_identities(
     site: &Rc<HttpSite>,
     client: &Rc<HttpClient>,
     server: &TlsServer<'_>,
     hello: &ReceivedHello,
-) -> Result<(Option<Vec<Arc<TlsIdentity>>>, Option<SessionKeeper>), TlsAcceptFailure> {
+) -> Result<(HandshakeChoice, Option<SessionKeeper>), TlsAcceptFailure> {
     let mut identities = None;
     if !server.service.dynamic.is_empty() {
         identities = Some(load(site, client, server).await?);
     }
     if !has_a_say(site, server.id) {
-        return Ok((identities, None));
+        let choice = HandshakeChoice {
+            identities,
+            ..HandshakeChoice::default()
+        };
+        return Ok((choice, None));
     }
     let offer = HandshakeOffer::new(hello, Some(server.settings), identities.as_deref());
     let keeping = fetch(site, client, server, hello, &offer).await;
-    let chosen = consult(site, client, server.id, HandshakePhase::Certificate, offer)
+    let mut choice = consult(site, client, server.id, HandshakePhase::Certificate, offer)
         .await
         .map_err(|HandshakeRefused| HandshakeError::Objection)?;
-    Ok((chosen.or(identities), keeping))
+    choice.identities = choice.identities.or(identities);
+    Ok((choice, keeping))
 }
 
 /// Has OCSP responses that will soon be too old asked for again; the handshake does not wait for them.
@@ -273,16 +285,16 @@ fn has_a_say(site: &HttpSite, server: ServerId) -> bool {
     site.server(server).handshake.is_some()
 }
 
-/// Runs the hook of a server's handshakes; returns the certificates that it chose, if any.
+/// Runs the hook of a server's handshakes; returns what it decided.
 async fn consult(
     site: &Rc<HttpSite>,
     client: &Rc<HttpClient>,
     server: ServerId,
     phase: HandshakePhase,
     offer: HandshakeOffer,
-) -> Result<Option<Vec<Arc<TlsIdentity>>>, HandshakeRefused> {
+) -> Result<HandshakeChoice, HandshakeRefused> {
     let offer = ask(site, client, server, phase, offer).await?;
-    Ok(offer.borrow_mut().chosen.take())
+    Ok(offer.borrow_mut().take_choice())
 }
 
 /// Runs the hook, with a request that has no head, and returns the offer as the hook left it.

@@ -126,6 +126,7 @@ impl LuaBalancer {
             recreate_request: anew,
             local_address: from,
             without_tls: plain,
+            tls_name,
             ..
         } = balancing.take();
         Ok(ServerChoice {
@@ -135,6 +136,7 @@ impl LuaBalancer {
             rewrites_request: anew,
             from,
             without_tls: plain,
+            tls_name,
         })
     }
 

@@ -24,6 +24,7 @@
 mod api;
 mod balancer;
 mod begin_run;
+mod body_wait;
 mod buffering;
 mod chunk;
 mod cosocket_settings;

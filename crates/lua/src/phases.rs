@@ -20,10 +20,12 @@ use std::task::{Context, Poll};
 use bstr::ByteSlice;
 use bytes::Bytes;
 use host::error_log::LogLevel;
+use http::body_reader::BodyReading;
 use http::module::internal_status;
 use http::response_body::{BodyChunk as Piece, BodyError, BodySource, ResponseBody};
 use http::{HandlerOutcome, HandlerStep, Request};
 
+use crate::body_wait::BodyWait;
 use crate::chunk::{LuaChunk, ScriptKind};
 use crate::luajit::LuaValue;
 use crate::run::{RunEnd, RunEvent, ScriptRun};
@@ -122,7 +124,9 @@ pub(crate) fn log(request: &mut Request) -> HandlerStep<'_> {
 fn run_with_body(request: &mut Request, chunk: Arc<LuaChunk>) -> HandlerStep<'_> {
     if request.conf::<HttpScripts>().need_request_body && !request.body.is_complete() {
         return HandlerStep::later(async move {
-            if let Err(status) = http::body_reader::read_body(request).await {
+            let mut reading = BodyReading::new(request).with_named_file();
+            let read = poll_fn(|context| reading.poll(request, context)).await;
+            if let Err(status) = read {
                 return HandlerOutcome::Status(status);
             }
             run_script(request, &chunk).outcome().await
@@ -152,44 +156,60 @@ async fn drive_run(
 ) -> HandlerOutcome {
     // Off by default, as in lua-nginx-module.
     let mut watch = request.conf::<HttpScripts>().check_client_abort;
+    let mut body = BodyWait::default();
     loop {
         match event {
             RunEvent::Ended(end) => return outcome_of(request, &run.scope, end),
-            RunEvent::NeedBody(thread) => {
-                // Read here, where the request is at hand: the script has only a scope.
-                let reply = match http::body_reader::read_body(request).await {
-                    Ok(()) => Vec::new(),
-                    Err(status) => return HandlerOutcome::Status(status),
-                };
-                run.resume_with(thread, reply);
+            RunEvent::NeedBody(thread) => body.add(request, thread),
+            RunEvent::Flush(thread) => {
+                return respond_streaming(request, (run, body), Some(thread));
             }
-            RunEvent::Flush(thread) => return respond_streaming(request, run, Some(thread)),
             RunEvent::Waiting => {
                 let said = run.scope.output.borrow().len();
                 let gathers = buffering::may_buffer(said) && buffering::is_http10_buffered(request);
                 if said >= POSTPONE_OUTPUT && run.scope.kind.may_send_output() && !gathers {
-                    return respond_streaming(request, run, None);
+                    return respond_streaming(request, (run, body), None);
                 }
             }
         }
-        let next = poll_fn(|context| match run.poll((&mut *request).into(), context) {
-            Poll::Ready(event) => Poll::Ready(Some(event)),
-            Poll::Pending if watch => request.stream.poll_left(context).map(|()| None),
-            Poll::Pending => Poll::Pending,
+        let next = poll_fn(|context| {
+            loop {
+                if let Poll::Ready(event) = run.poll((&mut *request).into(), context) {
+                    return Poll::Ready(DriveStep::Event(event));
+                }
+                match body.poll(request, &mut run, context) {
+                    Poll::Ready(Ok(())) => {}
+                    Poll::Ready(Err(status)) => return Poll::Ready(DriveStep::NoBody(status)),
+                    Poll::Pending if watch && !body.is_reading() => {
+                        let left = request.stream.poll_left(context);
+                        return left.map(|()| DriveStep::ClientLeft);
+                    }
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
         });
         event = match next.await {
-            Some(event) => event,
+            DriveStep::Event(event) => event,
+            DriveStep::NoBody(status) => return HandlerOutcome::Status(status),
             // The handler of `ngx.on_abort` decides what happens to the script.
-            None if run.on_client_abort() => {
+            DriveStep::ClientLeft if run.on_client_abort() => {
                 watch = false;
                 RunEvent::Waiting
             }
-            None => {
+            DriveStep::ClientLeft => {
                 log_client_abort(request);
                 return HandlerOutcome::Status(internal_status::CLIENT_CLOSED);
             }
         };
     }
+}
+
+/// What the driver of a run learns next.
+enum DriveStep {
+    Event(RunEvent),
+    /// The request body that a coroutine waits for cannot be read; the status to answer with.
+    NoBody(u16),
+    ClientLeft,
 }
 
 /// The line about a script that is aborted because its client left.
@@ -232,7 +252,14 @@ fn outcome_of(request: &mut Request, scope: &RunScope, end: RunEnd) -> HandlerOu
                 request.out.status = code;
                 respond_with_output(request, scope)
             }
-            Ok(code @ (101 | 300..=999)) => HandlerOutcome::Status(code),
+            Ok(code @ (101 | 300..=999)) => {
+                // As with lua-nginx-module, a script that makes the page of `error_page CODE = URI` keeps this status
+                // if it sets none.
+                if scope.kind == ScriptKind::Content && request.out.status == 0 {
+                    request.out.status = code;
+                }
+                HandlerOutcome::Status(code)
+            }
             _ => HandlerOutcome::Status(500),
         },
         // `@name` is a named location; it keeps the request's URI.
@@ -294,7 +321,7 @@ fn respond_with_output(request: &mut Request, scope: &RunScope) -> HandlerOutcom
 /// Starts the response while the script goes on producing it.
 fn respond_streaming(
     request: &mut Request,
-    run: ScriptRun,
+    (run, body): (ScriptRun, BodyWait),
     flush: Option<usize>,
 ) -> HandlerOutcome {
     complete_head(request);
@@ -305,6 +332,7 @@ fn respond_streaming(
     request.out.body = ResponseBody::stream(StreamedOutput {
         watch: request.conf::<HttpScripts>().check_client_abort,
         run: Some(run),
+        body,
         flush,
         flush_asked: None,
     });
@@ -315,6 +343,8 @@ fn respond_streaming(
 struct StreamedOutput {
     /// `None` once the script has ended.
     run: Option<ScriptRun>,
+    /// Coroutines of it that wait for the request body.
+    body: BodyWait,
     /// Whether to watch for the client's disconnect.
     watch: bool,
     /// A coroutine waits in `ngx.flush(true)`; the flush has not been passed on yet.
@@ -351,6 +381,17 @@ impl BodySource for StreamedOutput {
             }
             match run.poll((&mut *request).into(), context) {
                 Poll::Pending if run.scope.output.borrow().is_empty() => {
+                    match self.body.poll(request, run, context) {
+                        Poll::Ready(Ok(())) => continue,
+                        // The response has begun: all that can be said is that it is incomplete.
+                        Poll::Ready(Err(_)) => {
+                            crate::api::give_back(&run.scope, request);
+                            self.run = None;
+                            return Poll::Ready(Some(Err(BodyError::Producer)));
+                        }
+                        Poll::Pending if self.body.is_reading() => return Poll::Pending,
+                        Poll::Pending => {}
+                    }
                     if !self.watch || request.stream.poll_left(context).is_pending() {
                         return Poll::Pending;
                     }
@@ -363,12 +404,7 @@ impl BodySource for StreamedOutput {
                 }
                 Poll::Pending | Poll::Ready(RunEvent::Waiting) => {}
                 Poll::Ready(RunEvent::Flush(thread)) => self.flush = Some(thread),
-                Poll::Ready(RunEvent::NeedBody(thread)) => run.resume_with(
-                    thread,
-                    LuaValue::failure(
-                        "the request body cannot be read while the response is being sent",
-                    ),
-                ),
+                Poll::Ready(RunEvent::NeedBody(thread)) => self.body.add(request, thread),
                 Poll::Ready(RunEvent::Ended(end)) => {
                     crate::api::give_back(&run.scope, request);
                     let said = run.scope.output.take();
@@ -390,6 +426,7 @@ impl StreamedOutput {
     /// `ngx.eof`: the response is complete, and the script goes on without a request.
     fn detach_run(&mut self) {
         if let Some(mut run) = self.run.take() {
+            self.body.release(&mut run);
             rt::spawn_named("lua after eof", async move {
                 loop {
                     match poll_fn(|context| run.poll(RunOwner::Server, context)).await {

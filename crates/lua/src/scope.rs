@@ -12,6 +12,7 @@ use std::ptr;
 use std::rc::Rc;
 
 use ::stream::StreamSession;
+use bstr::BString;
 use host::error_log::Logger;
 use http::Request;
 use net::tls::{CertificateChain, CertificateKey, HandshakeOffer};
@@ -102,6 +103,8 @@ pub(crate) struct SpawnedThread {
 pub(crate) struct BalancerDecision {
     /// `set_current_peer`.
     pub(crate) peer: Option<SocketAddress>,
+    /// Its third argument: the name for TLS.
+    pub(crate) tls_name: Option<BString>,
     /// `set_more_tries`: further attempts after this one.
     pub(crate) more_tries: Option<u32>,
     /// `set_timeouts`.

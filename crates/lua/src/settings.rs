@@ -190,11 +190,26 @@ const ROWS: [Directive<LuaMainConf>; 25] = [
               is aborted with an error. Weir extension.",
         set: Setter::Millis(|c| &mut c.limits.hold),
     },
-    ignored_row(
-        "lua_capture_error_log",
-        HTTP,
-        "Capturing the error log is not supported.",
-    ),
+    Directive {
+        name: "lua_capture_error_log",
+        syntax: "size",
+        default: None,
+        contexts: HTTP,
+        since: "0.1",
+        doc: "Accepted and ignored. Capturing the error log is not supported.",
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |_, line| {
+            match line.size(0)? < MIN_CAPTURE {
+                true => Err(line.error_at(
+                    0,
+                    format!(
+                        "invalid capture error log size \"{}\", minimum size is {MIN_CAPTURE}",
+                        line.text(0)
+                    ),
+                )),
+                false => Ok(()),
+            }
+        }),
+    },
     ignored_row(
         "lua_sa_restart",
         HTTP,
@@ -270,6 +285,9 @@ fn need_libraries(line: &mut DirectiveLine) -> Vec<u8> {
     }
     line.text(0).to_vec()
 }
+
+/// The smallest size that lua-nginx-module accepts for captured logs, in bytes.
+const MIN_CAPTURE: u64 = 4096;
 
 /// The largest size that lua-nginx-module rejects for a dictionary, in bytes.
 const MIN_DICTIONARY: u64 = 8191;

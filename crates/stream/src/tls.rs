@@ -12,8 +12,8 @@ use host::error_log::{LogLevel, NoContext};
 use net::resolver::ResolverConf;
 use net::tls::ocsp::OcspResolver;
 use net::tls::{
-    CertificateRefusal, HandshakeError, HandshakeOffer, HandshakePhase, ReceivedHello,
-    ServerSettings, ServerTls, TlsIdentity, TlsOrPlain, VerifyClient, read_hello,
+    CertificateRefusal, HandshakeChoice, HandshakeError, HandshakeOffer, HandshakePhase,
+    ReceivedHello, ServerSettings, ServerTls, TlsIdentity, TlsOrPlain, VerifyClient, read_hello,
 };
 
 use crate::client::SessionTransport;
@@ -107,11 +107,15 @@ async fn handshake(
     // A signature takes long, and this client has not shown yet that it is worth it: other tasks come first, as in
     // http.
     rt::continue_as(rt::TaskRank::Patient).await;
+    let mut protocols = None;
     if session.server().handshake.is_some() {
         // Before a server is chosen: such a handler sees the ClientHello as it came.
         let offer = HandshakeOffer::new(&hello, None, None);
-        if let Err(HandshakeRefused) = consult(session, HandshakePhase::Hello, offer).await {
-            return Err(hello.abort_with_internal_error(stream.socket()).into());
+        match consult(session, HandshakePhase::Hello, offer).await {
+            Ok(choice) => protocols = choice.protocols,
+            Err(HandshakeRefused) => {
+                return Err(hello.abort_with_internal_error(stream.socket()).into());
+            }
         }
     }
     if let Some(name) = hello.server_name() {
@@ -132,7 +136,7 @@ async fn handshake(
         return Err(HandshakeError::NoCertificate.into());
     };
     // Only now is the server known whose variables name the certificate.
-    let identities = match choose_identities(session, (service, settings), &hello).await {
+    let mut choice = match choose_identities(session, (service, settings), &hello).await {
         Ok(chosen) => chosen,
         // The client gets an alert, so that it does not wait for the timeout.
         Err(failure) => {
@@ -141,8 +145,13 @@ async fn handshake(
         }
     };
     refresh_staples(&site, session.server, settings);
+    choice.protocols = protocols;
+    let Ok(own) = choice.settings(settings) else {
+        return Err(hello.abort_with_internal_error(stream.socket()).into());
+    };
+    let settings = own.as_ref().unwrap_or(settings);
     let mut tls = hello
-        .accept(stream.socket(), settings, identities, None)
+        .accept(stream.socket(), settings, choice.identities, None)
         .await?;
     // After the handshake, because only then is the certificate of the client known. The connection is judged by the
     // result below.
@@ -156,12 +165,12 @@ async fn handshake(
     Ok(tls)
 }
 
-/// The certificates that take the place of those of the settings, if any do.
+/// What differs from the settings in this handshake.
 async fn choose_identities(
     session: &mut StreamSession,
     (service, settings): (&ServerTls, &ServerSettings),
     hello: &ReceivedHello,
-) -> Result<Option<Vec<Arc<TlsIdentity>>>, SessionTlsFailure> {
+) -> Result<HandshakeChoice, SessionTlsFailure> {
     let mut identities = None;
     // Certificates with variables in their names are loaded for each handshake, from a cache or by a pool.
     if !service.dynamic.is_empty() {
@@ -169,11 +178,17 @@ async fn choose_identities(
         identities = Some(load(session, &site, service).await?);
     }
     if session.server().handshake.is_none() {
-        return Ok(identities);
+        return Ok(HandshakeChoice {
+            identities,
+            ..HandshakeChoice::default()
+        });
     }
     let offer = HandshakeOffer::new(hello, Some(settings), identities.as_deref());
     match consult(session, HandshakePhase::Certificate, offer).await {
-        Ok(chosen) => Ok(chosen.or(identities)),
+        Ok(mut choice) => {
+            choice.identities = choice.identities.or(identities);
+            Ok(choice)
+        }
         Err(HandshakeRefused) => Err(HandshakeError::Objection.into()),
     }
 }
@@ -199,18 +214,18 @@ fn refresh_staples(site: &Rc<StreamSite>, server: ServerId, settings: &ServerSet
     });
 }
 
-/// Asks the handler that takes part in the handshakes of the server. Gives the certificates that it chose, if any.
+/// Asks the handler that takes part in the handshakes of the server; returns what it decided.
 async fn consult(
     session: &mut StreamSession,
     phase: HandshakePhase,
     offer: HandshakeOffer,
-) -> Result<Option<Vec<Arc<TlsIdentity>>>, HandshakeRefused> {
+) -> Result<HandshakeChoice, HandshakeRefused> {
     let Some(handler) = session.server().handshake else {
-        return Ok(None);
+        return Ok(HandshakeChoice::default());
     };
     let offer = Rc::new(RefCell::new(offer));
     handler(session, phase, Rc::clone(&offer)).await?;
-    Ok(offer.borrow_mut().chosen.take())
+    Ok(offer.borrow_mut().take_choice())
 }
 
 /// The settings for handshakes, if the service has a certificate.

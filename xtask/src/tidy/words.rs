@@ -101,10 +101,6 @@ const ALL: &[Forbidden] = &[
                 "`require` reads on a thread of the pool",
             ),
             (
-                "crates/lua/src/api/request.rs",
-                "reads a file with a body on a thread of the pool",
-            ),
-            (
                 "crates/lua/src/luajit/watchdog.rs",
                 "its own thread, which sleeps between looks at the loops",
             ),

@@ -46,6 +46,9 @@ impl PeerConnector {
         if choice.without_tls {
             self.tls = None;
         }
+        if let (Some(name), Some(tls)) = (choice.tls_name, &mut self.tls) {
+            tls.set_name(name.as_ref());
+        }
     }
 
     /// Connects to the leased server.

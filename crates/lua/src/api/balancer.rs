@@ -5,11 +5,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use bstr::ByteSlice;
+use bstr::{BString, ByteSlice};
 use net::upstream::TimeoutOverrides;
 use rt::net::{SocketAddress, UnixPath};
 
-use super::arguments::{bytes, number, optional_number};
+use super::arguments::{bytes, number, optional_number, optional_text};
 use super::called::answer;
 use super::misc::duration;
 use super::{CallResult, NativeTable};
@@ -42,15 +42,19 @@ fn yes(stack: &LuaStack) -> CallResult {
     super::ONE
 }
 
-/// `set_current_peer(host, port)`: the address to connect to. Names are not resolved, because the
-/// script cannot wait: it has to be an address, or a unix socket.
+/// `set_current_peer(host, port, name)`: the address to connect to. Names are not resolved, because the
+/// script cannot wait: it has to be an address, or a unix socket. `name` is that of its certificate.
 fn set_current_peer(stack: &LuaStack) -> CallResult {
     let host = bytes(stack, 1)?.to_str_lossy().into_owned();
     let port = number(stack, 2)?;
     let Some(peer) = address(&host, port) else {
         return answer(stack, LuaValue::failure("no host allowed"));
     };
-    with(|balancing| balancing.peer = Some(peer))?;
+    let tls_name = optional_text(stack, 3)?.filter(|name| !name.is_empty());
+    with(|balancing| {
+        balancing.peer = Some(peer);
+        balancing.tls_name = tls_name.map(BString::from);
+    })?;
     yes(stack)
 }
 

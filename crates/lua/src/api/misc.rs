@@ -362,7 +362,11 @@ fn get_ctx(stack: &LuaStack) -> CallResult {
         let of_request = of_request.or_else(|_| {
             scope::with_session(|session| match session.state::<NgxCtx>() {
                 Some(NgxCtx(Some(context))) => context.push(stack),
-                _ => session.set_state(NgxCtx(Some(make(scope)))),
+                _ => {
+                    let number = session.client.number;
+                    session.set_state(NgxCtx(Some(make(scope))));
+                    inherit_handshake_ctx(stack, scope, number);
+                }
             })
         });
         if of_request.is_err() {
@@ -376,7 +380,7 @@ fn get_ctx(stack: &LuaStack) -> CallResult {
     })?
 }
 
-/// `ngx.ctx` of a TLS handshake. The requests of its connection see its fields, through `__index`,
+/// `ngx.ctx` of a TLS handshake. The requests or the session of its connection see its fields, through `__index`,
 /// and keep what they write to themselves.
 fn handshake_ctx(
     stack: &LuaStack,

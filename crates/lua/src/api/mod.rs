@@ -24,6 +24,7 @@ mod output;
 mod pipe;
 mod regex;
 mod request;
+mod request_file;
 mod response;
 mod shared;
 mod ssl;

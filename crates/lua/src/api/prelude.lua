@@ -533,7 +533,7 @@ if ngx.config.subsystem == "stream" then
         ngx[name] = nil
     end
     fields.status, fields.headers_sent, fields.is_subrequest = nil, nil, nil
-    ngx.req = { socket = ngx.req.socket }
+    ngx.req = { socket = ngx.req.socket, start_time = ngx.req.start_time }
     for _, name in ipairs { "ngx.req", "ngx.resp" } do
         preload[name] = nil
     end

@@ -3,7 +3,6 @@
 //! Changes are made to the request itself, so that everything that runs later (variables, the
 //! upstream request, the access log) sees them. A variable that was computed before is forgotten.
 
-use std::os::unix::ffi::OsStrExt as _;
 use std::rc::Rc;
 
 use bstr::ByteSlice;
@@ -34,9 +33,9 @@ pub(super) const FUNCTIONS: NativeTable = &[
     ("get_body_data", get_body_data),
     ("get_body_file", get_body_file),
     ("set_body_data", set_body_data),
-    ("init_body", init_body),
-    ("append_body", append_body),
-    ("finish_body", finish_body),
+    ("init_body", super::request_file::init_body),
+    ("append_body", super::request_file::append_body),
+    ("finish_body", super::request_file::finish_body),
     ("socket", super::downstream::socket),
 ];
 
@@ -46,8 +45,8 @@ pub(super) const CORE: NativeTable = &[
     ("req_set_header", set_header),
     ("req_add_header", add_header),
     ("req_set_method", set_method),
-    ("req_read_file", read_file),
-    ("req_note_body_file", note_body_file),
+    ("req_open_file", super::request_file::open_file),
+    ("req_take_file", super::request_file::take_file),
 ];
 
 /// `ngx.req.get_method()`.
@@ -98,7 +97,14 @@ fn is_internal(stack: &LuaStack) -> CallResult {
 
 /// `ngx.req.start_time()`, in seconds with milliseconds.
 fn start_time(stack: &LuaStack) -> CallResult {
-    let began = scope::with_request(|request| request.times.started_wall_ms)?;
+    let began = scope::with_request(|request| request.times.started_wall_ms).or_else(|_| {
+        scope::with_session(|session| {
+            let age = rt::now()
+                .saturating_duration_since(session.client.accepted)
+                .as_millis();
+            rt::wall_millis().saturating_sub(u64::try_from(age).unwrap_or(0))
+        })
+    })?;
     stack.push_number(began as f64 / 1000.0);
     super::ONE
 }
@@ -372,7 +378,7 @@ pub(super) fn note_read(request: &mut Request) {
 
 /// Whether the body was read, though it may be empty. Functions that use the body raise an error
 /// otherwise: a script that forgot `read_body` would see an empty one.
-fn was_read(request: &mut Request) -> bool {
+pub(super) fn was_read(request: &mut Request) -> bool {
     let later = scope::with(|scope| {
         use crate::chunk::ScriptKind as Script;
         matches!(
@@ -426,10 +432,6 @@ fn get_body_data(stack: &LuaStack) -> CallResult {
         1 => number(stack, 1)? as usize,
         _ => 0,
     };
-    if named_file()?.is_some() {
-        stack.push_nil();
-        return super::ONE;
-    }
     scope::with_request(|request| match request.body.in_memory() {
         Some(body) if !body.is_empty() => {
             let end = if max == 0 { body.len() } else { max };
@@ -443,10 +445,6 @@ fn get_body_data(stack: &LuaStack) -> CallResult {
 /// `ngx.req.get_body_file()`; nil if the body is in memory.
 fn get_body_file(stack: &LuaStack) -> CallResult {
     count(stack, 0..=0, "0 arguments")?;
-    if let Some(name) = named_file()? {
-        stack.push_bytes(name);
-        return super::ONE;
-    }
     scope::with_request(|request| match request.body.file() {
         Some(file) => stack.push_bytes(file.path.as_os_str().as_encoded_bytes()),
         None => stack.push_nil(),
@@ -462,39 +460,15 @@ fn set_body_data(stack: &LuaStack) -> CallResult {
         if !request.body.is_complete() || !was_read(request) {
             return fail("request body not read yet");
         }
-        replace_body(request, body);
+        replace_body(request, RequestBody::from_bytes(body));
         super::NONE
     })?
 }
 
-/// Request state: the file of `set_body_file`. Its content was read into memory, but scripts still
-/// find the body under the file's name, as with lua-nginx-module. Empty: the body was replaced
-/// since.
-struct BodyFile(Vec<u8>);
-
-/// The name of that file, if the body is still its content.
-fn named_file() -> Result<Option<Vec<u8>>, LuaError> {
-    scope::with_request(|request| {
-        let file = request.state::<BodyFile>()?;
-        (!file.0.is_empty()).then(|| file.0.clone())
-    })
-}
-
-/// Notes the name of the file that the body was read from.
-fn note_body_file(stack: &LuaStack) -> CallResult {
-    let name = text(stack, 1)?;
-    scope::with_request(|request| request.set_state(BodyFile(name)))?;
-    super::NONE
-}
-
 /// Replaces the body, and the headers that describe it.
-fn replace_body(request: &mut Request, body: Vec<u8>) {
-    // Scripts must not find the new body under the name of the old file.
-    if request.state::<BodyFile>().is_some() {
-        request.set_state(BodyFile(Vec::new()));
-    }
-    let length = body.len();
-    request.body = RequestBody::from_bytes(body);
+pub(super) fn replace_body(request: &mut Request, body: RequestBody) {
+    let length = body.length();
+    request.body = body;
     let fields = &mut Rc::make_mut(&mut request.head).wire.fields;
     fields.set(b"Content-Length", length.to_string().as_bytes());
     fields.remove(b"Transfer-Encoding");
@@ -502,87 +476,4 @@ fn replace_body(request: &mut Request, body: Vec<u8>) {
     for name in ["content_length", "http_content_length", "request_body"] {
         forget_variable(request, name);
     }
-}
-
-/// Reads a file that becomes the body: its name, and whether to remove it afterwards.
-fn read_file(stack: &LuaStack) -> CallResult {
-    count(stack, 1..=2, "1 or 2 arguments")?;
-    let name = text(stack, 1)?;
-    if stack.top() == 2 && stack.type_at(2) != LuaType::Boolean {
-        let kind = stack.type_at(2).name();
-        return bad(stack, 2, &format!("boolean expected, got {kind}"));
-    }
-    let once = stack.boolean(2);
-    if !scope::with_request(was_read)? {
-        return fail("request body not read yet");
-    }
-    let path = std::path::PathBuf::from(std::ffi::OsStr::from_bytes(&name));
-    // A pool's thread reads it; afterwards the body is in memory.
-    let pool = rt::pool::default_pool();
-    super::wait(YieldOperation::task(async move {
-        let read = move || {
-            let content = std::fs::read(&path);
-            if once && content.is_ok() {
-                // Another request may have removed it.
-                let _ = std::fs::remove_file(&path);
-            }
-            content
-        };
-        match pool.run(read).await {
-            Ok(content) => vec![LuaValue::Bytes(content)],
-            Err(error) => {
-                let name = name.as_bstr();
-                LuaValue::failure(format!("open() \"{name}\" failed: {error}"))
-            }
-        }
-    }))
-}
-
-/// Request state: a body that a script builds piece by piece.
-#[derive(Default)]
-struct BodyBuilder(Vec<u8>);
-
-/// `ngx.req.init_body(buffer_size)`.
-fn init_body(stack: &LuaStack) -> CallResult {
-    count(stack, 0..=1, "0 or 1 argument")?;
-    let size = match stack.top() {
-        1 => as_int(number(stack, 1)?),
-        _ => 0,
-    };
-    scope::with_request(|request| {
-        if !was_read(request) {
-            return fail("request body not read yet");
-        }
-        if size < 0 {
-            return fail(format!("bad size argument: {size}"));
-        }
-        request.set_state(BodyBuilder::default());
-        super::NONE
-    })?
-}
-
-/// `ngx.req.append_body(data)`.
-fn append_body(stack: &LuaStack) -> CallResult {
-    count(stack, 1..=1, "1 arguments")?;
-    let piece = text(stack, 1)?;
-    scope::with_request(|request| match request.state::<BodyBuilder>() {
-        Some(making) => {
-            making.0.extend_from_slice(&piece);
-            super::NONE
-        }
-        None => fail("request_body not initialized"),
-    })?
-}
-
-/// `ngx.req.finish_body()`: the pieces become the body.
-fn finish_body(stack: &LuaStack) -> CallResult {
-    count(stack, 0..=0, "0 argument")?;
-    scope::with_request(|request| {
-        let Some(making) = request.state::<BodyBuilder>() else {
-            return fail("request_body not initialized");
-        };
-        let body = std::mem::take(&mut making.0);
-        replace_body(request, body);
-        super::NONE
-    })?
 }

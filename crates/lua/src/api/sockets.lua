@@ -82,15 +82,19 @@ do
     end
 
     local handshake, session = tcp.sslhandshake, tcp.getsslsession
+    -- In stream-lua-nginx-module sessions are userdata.
+    local is_wrapped = ngx.config.subsystem == "http"
     local function handshaken(given, result, ...)
         if type(result) == "userdata" then
-            return given or wrap(result)
+            return given or is_wrapped and wrap(result) or result
         end
         return result, ...
     end
     function tcp.sslhandshake(socket, given, ...)
         if type(given) == "cdata" and objects[given] then
             return handshaken(given, handshake(socket, objects[given], ...))
+        elseif not is_wrapped and type(given) == "userdata" and given ~= ngx.null then
+            return handshaken(given, handshake(socket, given, ...))
         end
         if given ~= false then
             given = nil
@@ -227,7 +231,12 @@ local ssl = core.ssl
 local offered_ciphers, tls_version, hello_extension, hello_extensions =
     ssl.ciphers, ssl.version, ssl.extension, ssl.extensions
 local session_id, get_session, set_session = ssl.session_id, ssl.session, ssl.set_session
-for _, name in pairs { "ciphers", "version", "extension", "extensions", "session_id", "session", "set_session" } do
+local client_random, verify_client, set_protocols = ssl.client_random, ssl.verify, ssl.protocols
+ssl.get_req_shared_ssl_ciphers = ssl.shared_ciphers
+for _, name in pairs {
+    "ciphers", "version", "extension", "extensions", "session_id", "session", "set_session", "client_random", "verify",
+    "shared_ciphers", "protocols",
+} do
     ssl[name] = nil
 end
 ssl._VERSION = "0.1.32"
@@ -244,6 +253,10 @@ for _, name in pairs { "set_cert", "set_priv_key" } do
     end
 end
 local tls_names = { [0x300] = "SSLv3", [0x301] = "TLSv1", [0x302] = "TLSv1.1", [0x303] = "TLSv1.2", [0x304] = "TLSv1.3" }
+local version_names = {}
+for _, name in pairs(tls_names) do
+    version_names[name] = true
+end
 ssl.SSL3_VERSION, ssl.TLS1_VERSION, ssl.TLS1_1_VERSION = 0x300, 0x301, 0x302
 ssl.TLS1_2_VERSION, ssl.TLS1_3_VERSION = 0x303, 0x304
 ssl.get_tls1_version = tls_version
@@ -251,8 +264,13 @@ function ssl.get_tls1_version_str()
     local version = tls_version()
     return tls_names[version] or ("unknown version: " .. tostring(version))
 end
-function ssl.verify_client()
-    return nil, "not supported: whether clients are asked for a certificate is said by ssl_verify_client"
+function ssl.get_client_random(length)
+    local random = client_random()
+    -- A length of 0 asks for the length.
+    return length == 0 and #random or random:sub(1, length or -1)
+end
+function ssl.verify_client(authorities, depth, trusted)
+    return verify_client(authorities and unwrap(authorities), depth, trusted and unwrap(trusted))
 end
 module("ngx.ssl", ssl)
 
@@ -303,8 +321,19 @@ module("ngx.ssl.clienthello", {
         return without_grease(hello_extensions())
     end),
     get_supported_versions = of_hello(supported_versions),
-    set_protocols = of_hello(function()
-        return nil, "not supported: the versions are said by ssl_protocols"
+    set_protocols = of_hello(function(names)
+        local allowed = {}
+        for _, name in ipairs(names) do
+            if name ~= "SSLv2" and not version_names[name] then
+                return nil, "invalid protocols failed"
+            end
+            allowed[name] = true
+        end
+        -- Older versions are not there to be allowed.
+        if not allowed["TLSv1.2"] and not allowed["TLSv1.3"] then
+            return nil, "no supported version is allowed"
+        end
+        return set_protocols(allowed["TLSv1.2"], allowed["TLSv1.3"])
     end),
 })
 

@@ -10,7 +10,10 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use net::tls::{CertificateChain, CertificateKey, HandshakeOffer, KeptSession, TlsIdentity};
+use net::tls::{
+    CertificateChain, CertificateKey, ClientCertificates, HandshakeOffer, KeptSession, TlsIdentity,
+    TlsProtocols,
+};
 use rt::net::SocketAddress;
 
 use super::arguments::{bytes, optional_text};
@@ -38,6 +41,10 @@ pub(super) const FUNCTIONS: NativeTable = &[
     ("raw_client_addr", raw_client_address),
     ("version", version),
     ("ciphers", ciphers),
+    ("shared_ciphers", shared_ciphers),
+    ("client_random", client_random),
+    ("verify", verify_client),
+    ("protocols", set_protocols),
     ("extension", extension),
     ("extensions", extensions),
     ("session_id", session_id),
@@ -317,13 +324,68 @@ fn version(stack: &LuaStack) -> CallResult {
 /// `get_client_hello_ciphers()`: the numbers of the suites that the client offers.
 fn ciphers(stack: &LuaStack) -> CallResult {
     let offer = current_offer()?;
-    let offered = &offer.borrow().ciphers;
-    stack.push_table(offered.len(), 0);
-    for (n, number) in offered.iter().enumerate() {
+    push_numbers(stack, offer.borrow().ciphers.iter());
+    super::ONE
+}
+
+/// `get_req_shared_ssl_ciphers()`: those of them that the server allows.
+fn shared_ciphers(stack: &LuaStack) -> CallResult {
+    let offer = current_offer()?;
+    let offer = offer.borrow();
+    let shared: Vec<u16> = offer
+        .ciphers
+        .iter()
+        .copied()
+        .filter(|number| offer.own_ciphers.contains(number))
+        .collect();
+    push_numbers(stack, shared.iter());
+    super::ONE
+}
+
+fn push_numbers<'a>(stack: &LuaStack, numbers: impl ExactSizeIterator<Item = &'a u16>) {
+    stack.push_table(numbers.len(), 0);
+    for (n, number) in numbers.enumerate() {
         stack.push_number(f64::from(*number));
         stack.set_element(-2, n + 1);
     }
+}
+
+/// `get_client_random()`: all of it.
+fn client_random(stack: &LuaStack) -> CallResult {
+    let offer = current_offer()?;
+    stack.push_bytes(&offer.borrow().client_random);
     super::ONE
+}
+
+/// `set_protocols`: whether TLS 1.2 is allowed, and TLS 1.3.
+fn set_protocols(stack: &LuaStack) -> CallResult {
+    let protocols = TlsProtocols {
+        tls12: stack.boolean(1),
+        tls13: stack.boolean(2),
+    };
+    current_offer()?.borrow_mut().protocols = Some(protocols);
+    push_true(stack)
+}
+
+/// The depth of `ssl_verify_depth`, where the script names none.
+const VERIFY_DEPTH: usize = 1;
+
+/// `verify_client(authorities, depth, trusted)`: the client is asked for a certificate. Whether it has one, and a good
+/// one, is in `$ssl_client_verify`, as with `ssl_verify_client optional_no_ca`.
+fn verify_client(stack: &LuaStack) -> CallResult {
+    let offer = current_offer()?;
+    let chain = |at: i32| match stack.is_nil(at) {
+        true => Ok(None),
+        false => object::get::<CertificateChain>(stack, at, "certificate chain").map(Some),
+    };
+    let (named, trusted) = (chain(1)?, chain(3)?);
+    let depth = stack.number(2).filter(|depth| *depth >= 0.0);
+    let depth = depth.map_or(VERIFY_DEPTH, |depth| depth as usize);
+    match ClientCertificates::of_chains(named.as_deref(), trusted.as_deref(), depth) {
+        Some(wanted) => offer.borrow_mut().client_certificates = Some(wanted),
+        None => return nil_and(stack, "SSL_load_client_CA_file() failed"),
+    }
+    push_true(stack)
 }
 
 /// `get_client_hello_ext(type)`: the content of an extension, or nil.

@@ -282,16 +282,27 @@ module("ngx.process", {
 -- A file as the request's body. Its content is held in memory from then on, but scripts still ask
 -- for its name, and are told it unless the file is to be removed.
 do
-    local set_body_file, note = core.req_read_file, core.req_note_body_file
+    local open, finish, take = core.req_open_file, ngx.req.finish_body, core.req_take_file
+    local append = ngx.req.append_body
     function ngx.req.set_body_file(...)
-        local content, err = set_body_file(...)
-        if not content then
+        local ok, err = open(...)
+        if not ok then
             error(err, 2)
         end
-        ngx.req.set_body_data(content)
-        local name, once = ...
-        if not once then
-            note(name)
+        take()
+    end
+    function ngx.req.append_body(...)
+        local _, err = append(...)
+        if err then
+            error(err, 2)
+        end
+    end
+    function ngx.req.finish_body(...)
+        local ok, err = finish(...)
+        if err then
+            error(err, 2)
+        elseif ok then
+            take()
         end
     end
 end
@@ -412,7 +423,9 @@ end
 for _, name in ipairs { "misc", "worker" } do
     module("resty.core." .. name, { _VERSION = version })
 end
-module("resty.core", { version = version })
+-- Loaded from the start, as lua-nginx-module loads it.
+package.loaded["resty.core"] = { version = version }
+module("resty.core", package.loaded["resty.core"])
 
 -- The functions on tables that OpenResty's branch of LuaJIT adds.
 module("table.isempty", function(t)
@@ -545,5 +558,6 @@ refusing("ngx.ocsp", "responses of OCSP are fetched by ssl_stapling", {
 if ngx.config.subsystem == "stream" then
     ngx.req.set_header, ngx.req.clear_header = nil, nil
     ngx.req.get_uri_args, ngx.req.get_query_args, ngx.req.set_body_file = nil, nil, nil
+    ngx.req.append_body, ngx.req.finish_body = nil, nil
     preload["ngx.req"], preload["ngx.resp"] = nil, nil
 end

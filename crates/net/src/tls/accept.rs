@@ -285,7 +285,7 @@ fn finish(
     if state.tls.handshake_kind() != Some(rustls::HandshakeKind::Resumed) {
         facts.scheme.set(scheme(state, known, facts));
     }
-    if let Some(trust) = &settings.trust {
+    if let Some(trust) = settings.trust() {
         facts.verify_result = Some(match state.tls.peer_certificates() {
             None => VerifyResult::Absent,
             Some(chain) => {

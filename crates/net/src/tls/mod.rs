@@ -48,8 +48,8 @@ pub(crate) use handshake::openssl_reason;
 pub use identity::{TlsIdentity, load_file, read_passwords};
 pub use identity_cache::IdentityCache;
 pub use offer::{
-    CertificateChain, CertificateKey, HandshakeHandler, HandshakeOffer, HandshakePhase,
-    HandshakeRefused,
+    CertificateChain, CertificateKey, HandshakeChoice, HandshakeHandler, HandshakeOffer,
+    HandshakePhase, HandshakeRefused,
 };
 pub use provider::{fill_random, warm_up};
 pub use server::{ClientCertificates, ServerOptions, ServerSettings};

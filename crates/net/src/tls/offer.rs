@@ -11,11 +11,13 @@ use rustls::sign::{CertifiedKey, SigningKey};
 
 use super::accept::ReceivedHello;
 use super::certificate::DerElement;
+use super::ciphers::TlsProtocols;
 use super::config_error::TlsConfigError;
 use super::external_sessions::KeptSession;
 use super::identity::{self, TlsIdentity};
 use super::provider::provider;
-use super::server::ServerSettings;
+use super::server::{ClientCertificates, ServerSettings};
+use super::verify::TrustStore;
 
 /// What a client asks for, and what it will be shown.
 pub struct HandshakeOffer {
@@ -33,6 +35,38 @@ pub struct HandshakeOffer {
     pub extensions: Vec<(u16, Vec<u8>)>,
     /// The session that is asked for or was created.
     pub session: Option<KeptSession>,
+    /// The random bytes of the hello.
+    pub client_random: Vec<u8>,
+    /// The numbers of the cipher suites that the settings allow.
+    pub own_ciphers: Vec<u16>,
+    /// If set, the client is asked for a certificate, which is verified against this instead of what is configured.
+    pub client_certificates: Option<ClientCertificates>,
+    /// The versions that are allowed instead of the configured ones.
+    pub protocols: Option<TlsProtocols>,
+}
+
+/// What hooks have decided for one handshake.
+#[derive(Default)]
+pub struct HandshakeChoice {
+    /// The certificates that are shown; `None`: those of the settings.
+    pub identities: Option<Vec<Arc<TlsIdentity>>>,
+    /// See [`HandshakeOffer::client_certificates`].
+    pub client_certificates: Option<ClientCertificates>,
+    /// See [`HandshakeOffer::protocols`].
+    pub protocols: Option<TlsProtocols>,
+}
+
+impl HandshakeChoice {
+    /// The settings of this handshake, if they are others than the server's own.
+    pub fn settings(
+        &mut self,
+        own: &ServerSettings,
+    ) -> Result<Option<ServerSettings>, TlsConfigError> {
+        match (self.client_certificates.take(), self.protocols) {
+            (None, None) => Ok(None),
+            (wanted, protocols) => own.changed(wanted, protocols).map(Some),
+        }
+    }
 }
 
 /// Has a say in the handshakes of a server. `R` is what an engine knows a client by before its handshake is done.
@@ -84,6 +118,10 @@ impl HandshakeOffer {
                 .map(|(kind, content)| (kind, content.to_vec()))
                 .collect(),
             session: None,
+            client_random: hello.raw().random().to_vec(),
+            own_ciphers: settings.map(ServerSettings::ciphers).unwrap_or_default(),
+            client_certificates: None,
+            protocols: None,
         }
     }
 
@@ -98,6 +136,19 @@ impl HandshakeOffer {
             chosen: None,
             extensions: Vec::new(),
             session: Some(session),
+            client_random: Vec::new(),
+            own_ciphers: Vec::new(),
+            client_certificates: None,
+            protocols: None,
+        }
+    }
+
+    /// Takes what was decided.
+    pub fn take_choice(&mut self) -> HandshakeChoice {
+        HandshakeChoice {
+            protocols: self.protocols,
+            identities: self.chosen.take(),
+            client_certificates: self.client_certificates.take(),
         }
     }
 
@@ -136,6 +187,27 @@ impl CertificateChain {
     /// The concatenated certificates in DER.
     pub fn to_der(&self) -> Vec<u8> {
         self.0.iter().flat_map(|one| one.iter().copied()).collect()
+    }
+}
+
+impl ClientCertificates {
+    /// Verifies against these authorities, of which only the first are named to clients, over paths of this depth;
+    /// `None` if a certificate cannot be read.
+    pub fn of_chains(
+        named: Option<&CertificateChain>,
+        others: Option<&CertificateChain>,
+        depth: usize,
+    ) -> Option<ClientCertificates> {
+        let mut trust = TrustStore::without_anchors(depth);
+        let mut names = TrustStore::without_anchors(depth);
+        for one in named.into_iter().flat_map(|chain| &chain.0) {
+            trust.add_der(one)?;
+            names.add_der(one)?;
+        }
+        for one in others.into_iter().flat_map(|chain| &chain.0) {
+            trust.add_der(one)?;
+        }
+        Some(ClientCertificates::new(trust, &names))
     }
 }
 

@@ -29,6 +29,12 @@ impl RawHello {
         RawHello(message(records))
     }
 
+    /// The client's random bytes; empty if the hello is malformed.
+    pub(super) fn random(&self) -> &[u8] {
+        // After the headers of the message (4 bytes) and the version.
+        self.0.get(6..38).unwrap_or_default()
+    }
+
     /// The session that the early data belongs to: the first one in the list (RFC 8446, section 4.2.10). `None` if
     /// there is no early data, or if the hello is malformed, which the handshake will report.
     pub(super) fn early_offer(&self) -> Option<Vec<u8>> {

@@ -70,8 +70,9 @@ pub struct ClientCertificates {
 pub struct ServerSettings {
     pub(super) config: Arc<ServerConfig>,
     pub(super) identities: Vec<Arc<TlsIdentity>>,
-    pub(super) trust: Option<Arc<TrustStore>>,
-    speaks_1_3: bool,
+    client_certificates: Option<ClientCertificates>,
+    /// The usable versions.
+    protocols: TlsProtocols,
     /// A digest of all that its sessions depend on.
     pub(super) context: [u8; 32],
     /// How long a session may be resumed, in seconds.
@@ -98,12 +99,8 @@ impl ServerOptions {
         let builder = ServerConfig::builder_with_provider(self.choice.provider())
             .with_protocol_versions(&protocols.versions())
             .map_err(|error| TlsConfigError::new(error.to_string()))?;
-        let verifier: Arc<dyn ClientCertVerifier> = match &self.client_certificates {
-            None => Arc::new(NoClientAuth),
-            Some(wanted) => Arc::new(DeferredClientVerifier::new(wanted)),
-        };
         let mut config = builder
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(verifier(self.client_certificates.as_ref()))
             .with_cert_resolver(Arc::new(CertificateResolver {
                 identities: self.identities.clone(),
                 newest: protocols.speaks_1_3(),
@@ -151,8 +148,8 @@ impl ServerOptions {
         Ok(ServerSettings {
             config: Arc::new(config),
             identities: self.identities,
-            trust: self.client_certificates.map(|wanted| wanted.trust),
-            speaks_1_3: protocols.speaks_1_3(),
+            client_certificates: self.client_certificates,
+            protocols,
             context,
             session_timeout: self.session_timeout,
         })
@@ -202,9 +199,54 @@ impl ServerSettings {
         let mut config = ServerConfig::clone(&self.config);
         config.cert_resolver = Arc::new(CertificateResolver {
             identities: identities.to_vec(),
-            newest: self.speaks_1_3,
+            newest: self.speaks_1_3(),
         });
         Arc::new(config)
+    }
+
+    /// The settings with another verification of clients, or other versions.
+    pub(super) fn changed(
+        &self,
+        wanted: Option<ClientCertificates>,
+        protocols: Option<TlsProtocols>,
+    ) -> Result<ServerSettings, TlsConfigError> {
+        let own = &self.config;
+        let wanted = wanted.or_else(|| self.client_certificates.clone());
+        let protocols = protocols.unwrap_or(self.protocols);
+        let builder = ServerConfig::builder_with_provider(Arc::clone(own.crypto_provider()))
+            .with_protocol_versions(&protocols.versions())
+            .map_err(|error| TlsConfigError::new(error.to_string()))?;
+        let mut config = builder
+            .with_client_cert_verifier(verifier(wanted.as_ref()))
+            .with_cert_resolver(Arc::new(CertificateResolver {
+                identities: self.identities.clone(),
+                newest: protocols.speaks_1_3(),
+            }));
+        // Verifier and versions cannot be changed in a clone, so all that `build` sets is copied.
+        config.ignore_client_order = own.ignore_client_order;
+        config.alpn_protocols.clone_from(&own.alpn_protocols);
+        config.max_fragment_size = own.max_fragment_size;
+        config.session_storage = Arc::clone(&own.session_storage);
+        config.max_early_data_size = own.max_early_data_size;
+        config.send_half_rtt_data = own.send_half_rtt_data;
+        config.ticketer = Arc::clone(&own.ticketer);
+        config.send_tls13_tickets = own.send_tls13_tickets;
+        config.cert_compressors.clone_from(&own.cert_compressors);
+        config
+            .cert_decompressors
+            .clone_from(&own.cert_decompressors);
+        Ok(ServerSettings {
+            config: Arc::new(config),
+            client_certificates: wanted,
+            protocols,
+            ..self.clone()
+        })
+    }
+
+    /// The numbers of the cipher suites, in the server's order.
+    pub(super) fn ciphers(&self) -> Vec<u16> {
+        let suites = &self.config.crypto_provider().cipher_suites;
+        suites.iter().map(|one| u16::from(one.suite())).collect()
     }
 
     /// The settings for a hello with early data of this session if that data will not be accepted; `None` if it
@@ -247,7 +289,7 @@ impl ServerSettings {
 
     /// Whether TLS 1.3 is enabled.
     pub(super) fn speaks_1_3(&self) -> bool {
-        self.speaks_1_3
+        self.protocols.speaks_1_3()
     }
 
     /// Renews the stapled OCSP responses on this loop where it is time to. Failures go to `log`.
@@ -268,7 +310,8 @@ impl ServerSettings {
 
     /// The trusted certificates for clients.
     pub fn trust(&self) -> Option<&TrustStore> {
-        self.trust.as_deref()
+        let wanted = self.client_certificates.as_ref()?;
+        Some(&wanted.trust)
     }
 }
 
@@ -321,6 +364,13 @@ fn is_of_1_3(suite: CipherSuite) -> bool {
 /// Whether a scheme uses PKCS #1 v1.5 padding.
 pub(super) fn is_pkcs1(scheme: SignatureScheme) -> bool {
     matches!(u16::from(scheme), 0x0401 | 0x0501 | 0x0601)
+}
+
+fn verifier(wanted: Option<&ClientCertificates>) -> Arc<dyn ClientCertVerifier> {
+    match wanted {
+        None => Arc::new(NoClientAuth),
+        Some(wanted) => Arc::new(DeferredClientVerifier::new(wanted)),
+    }
 }
 
 /// Asks for a client certificate and accepts any, because it is verified after the handshake. The signature that

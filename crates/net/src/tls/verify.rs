@@ -153,6 +153,12 @@ impl TrustStore {
         Ok(())
     }
 
+    /// Adds a certificate in DER; `None` if it cannot be read.
+    pub(super) fn add_der(&mut self, certificate: &CertificateDer<'_>) -> Option<()> {
+        self.anchors.push(Certificate::parse(certificate)?);
+        Some(())
+    }
+
     /// Adds the revocation lists of a PEM text, and from then on demands one for every certificate of a path. The
     /// trusted certificates must be added before.
     pub fn add_revocations(&mut self, text: &[u8], name: &str) -> Result<(), TlsConfigError> {

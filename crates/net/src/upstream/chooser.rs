@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bstr::BString;
 use rt::net::SocketAddress;
 
 use super::group::UpstreamGroup;
@@ -53,6 +54,8 @@ pub struct ServerChoice {
     pub from: Option<SocketAddress>,
     /// Connect without TLS, whatever is configured.
     pub without_tls: bool,
+    /// The name that takes the place of `proxy_ssl_name`.
+    pub tls_name: Option<BString>,
 }
 
 /// Timeouts that replace the configured ones, where set.

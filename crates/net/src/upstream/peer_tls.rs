@@ -96,6 +96,13 @@ impl HandshakeParameters {
     pub fn key(&self) -> u64 {
         self.key
     }
+
+    /// Asks for another name than `…_ssl_name`.
+    pub fn set_name(&mut self, name: &BStr) {
+        self.name = without_port(name).to_str_lossy().into_owned();
+        let hasher = BuildHasherDefault::<DefaultHasher>::default();
+        self.key = hasher.hash_one((self.key, &self.name)).max(1);
+    }
 }
 
 /// Why the handshake with an upstream server failed, as a line for the error log.

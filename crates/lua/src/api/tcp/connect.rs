@@ -137,6 +137,7 @@ pub(super) fn connect(stack: &LuaStack) -> CallResult {
     // Connecting a connected socket closes the old connection first.
     socket.drop_connection();
     socket.was_used.set(true);
+    socket.resolving.set(false);
     with_connected(|connected| connected.add(&socket))?;
     super::owner()?;
     *socket.pool.borrow_mut() = Some(key.clone());
@@ -208,7 +209,11 @@ async fn open_connection(
 ) -> Result<(), String> {
     // If anything below fails the slot is dropped, and the next connect in the queue has its turn.
     socket.reused.set(0);
-    let address = destination.resolve().await?;
+    let named = matches!(destination, ConnectTarget::Name { .. });
+    socket.resolving.set(named);
+    let address = destination.resolve().await;
+    socket.resolving.set(false);
+    let address = address?;
     let options = net::ConnectSettings {
         from: socket.local_address.borrow().clone(),
         timeout: socket.connect_timeout.get(),

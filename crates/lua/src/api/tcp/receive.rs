@@ -449,6 +449,7 @@ fn read_until(stack: &LuaStack) -> CallResult {
         _ => Some(arguments::number(stack, 2)?).filter(|n| *n >= 1.0),
     };
     let socket = Rc::clone(&until.socket);
+    socket.check_closed_with_owner()?;
     if socket.readable().is_err() {
         return refuse(stack, "closed");
     }

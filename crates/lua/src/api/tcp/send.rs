@@ -280,7 +280,7 @@ pub(super) fn reused_times(stack: &LuaStack) -> CallResult {
     }
     let socket = this_socket(stack)?;
     match socket.open() {
-        _ if socket.connecting.get() => stack.push_number(0.0),
+        _ if socket.connecting.get() && !socket.resolving.get() => stack.push_number(0.0),
         Ok(_) => stack.push_number(f64::from(socket.reused.get())),
         Err(message) => return answer(stack, LuaValue::failure(message)),
     }

@@ -37,6 +37,8 @@ pub(crate) struct TcpCosocket {
     /// These three are set while a coroutine is in such an operation: another one gets "socket
     /// busy".
     pub(super) connecting: Cell<bool>,
+    /// The name is being looked up: for lua-nginx-module such a socket is still a closed one.
+    pub(super) resolving: Cell<bool>,
     pub(super) reading: Cell<bool>,
     pub(super) writing: Cell<bool>,
     /// The local address of `bind`.
@@ -70,6 +72,7 @@ impl TcpCosocket {
             slot: RefCell::default(),
             was_used: Cell::new(false),
             connecting: Cell::new(false),
+            resolving: Cell::new(false),
             reading: Cell::new(false),
             writing: Cell::new(false),
             local_address: RefCell::default(),
@@ -104,7 +107,7 @@ impl TcpCosocket {
     /// The connection, if an operation on it makes sense.
     pub(super) fn open(&self) -> Result<CosocketTransport, &'static str> {
         if self.connecting.get() {
-            return Err("socket busy connecting");
+            return Err(self.connecting());
         }
         if self.read_closed.get() && self.write_closed.get() {
             return Err("closed");
@@ -115,7 +118,7 @@ impl TcpCosocket {
     /// The connection, if it can be read.
     pub(super) fn readable(&self) -> Result<CosocketTransport, &'static str> {
         if self.connecting.get() {
-            return Err("socket busy connecting");
+            return Err(self.connecting());
         }
         if self.read_closed.get() {
             return Err("closed");
@@ -126,12 +129,20 @@ impl TcpCosocket {
     /// The connection, if it can be written.
     pub(super) fn writable(&self) -> Result<CosocketTransport, &'static str> {
         if self.connecting.get() {
-            return Err("socket busy connecting");
+            return Err(self.connecting());
         }
         if self.write_closed.get() {
             return Err("closed");
         }
         self.transport.borrow().clone().ok_or("closed")
+    }
+
+    /// Why a socket that is being connected cannot be used.
+    fn connecting(&self) -> &'static str {
+        match self.resolving.get() {
+            true => "closed",
+            false => "socket busy connecting",
+        }
     }
 
     /// Fails if another operation is under way in one of these directions.
