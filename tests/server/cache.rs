@@ -263,6 +263,26 @@ fn conditions_and_ranges_are_answered_from_the_cache() {
     server.get_with("/b", &["Range: bytes=90-"]).expect(416);
 }
 
+/// A client's conditions are not sent to the origin where a cache might store the response. If it may not after all, nobody
+/// else has judged them.
+#[test]
+fn conditions_are_judged_of_what_is_not_stored_too() {
+    let origin = counting("ETag: \"v1\"\r\n");
+    let server = cached(&origin, "");
+    // The second time the key is known not to be stored.
+    for _ in 0..2 {
+        let reply = server
+            .get_with("/a", &["If-None-Match: \"v1\""])
+            .expect(304);
+        assert_eq!(reply.field("X-Cache"), "MISS");
+        server
+            .get_with("/a", &["If-None-Match: \"v2\""])
+            .expect(200);
+        server.get_with("/a", &["If-Match: \"v2\""]).expect(412);
+        server.get("/a").expect(200);
+    }
+}
+
 #[test]
 fn variants_are_kept_apart() {
     let origin = Scripted::start(|stream, _| {
