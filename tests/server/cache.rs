@@ -674,3 +674,31 @@ fn a_post_takes_the_place_of_what_was_stored() {
         ("HIT", "answer 2")
     );
 }
+
+/// As in nginx, `add_header` sees an exchange that is under way, even if all of the response arrived at once; an access log
+/// sees its end.
+#[test]
+fn an_exchange_is_over_when_the_client_has_the_response() {
+    let origin = counting("Cache-Control: max-age=60\r\n");
+    let port = origin.port();
+    let conf = format!(
+        "proxy_cache_path cache keys_zone=one:1m;
+         log_format end '$uri $upstream_response_length';
+         add_header X-Seen '$upstream_response_time|$upstream_response_length|$upstream_bytes_sent' always;
+         server {{ listen 127.0.0.1:%%PORT%%; access_log end.log end;
+            location / {{ proxy_pass http://127.0.0.1:{port}; }}
+            location /unbuffered {{ proxy_buffering off; proxy_pass http://127.0.0.1:{port}; }}
+            location /cached {{ proxy_cache one; proxy_pass http://127.0.0.1:{port}; }} }}"
+    );
+    let server = http(&conf).start();
+    for target in ["/plain", "/unbuffered", "/cached"] {
+        assert_eq!(
+            server.get(target).expect(200).field("X-Seen"),
+            "-|0|0",
+            "{target}"
+        );
+        let line = format!("{target} 8\n");
+        let is_logged = until(|| server.read("end.log").contains(&line).then_some(()));
+        assert!(is_logged.is_some(), "{target}: {}", server.read("end.log"));
+    }
+}
