@@ -87,6 +87,18 @@ pub(crate) fn differences(oracle: &Observation, ours: &Observation) -> Vec<Strin
     found
 }
 
+/// Whether a value is what `$request_time` gives: seconds with three decimals. `$upstream_response_time` has several, and
+/// `-` where a time is not known, which is no chance.
+fn is_duration(value: &str) -> bool {
+    let mut parts = value.splitn(2, '.');
+    let is_number = |text: Option<&str>, least: usize, most: usize| {
+        text.is_some_and(|text| {
+            (least..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
+        })
+    };
+    is_number(parts.next(), 1, 4) && is_number(parts.next(), 3, 3)
+}
+
 fn why(a: &Answer, b: &Answer) -> String {
     let text = |answer: &Answer| match answer.status {
         0 => format!(" ({})", String::from_utf8_lossy(&answer.body)),
@@ -115,6 +127,7 @@ fn fields(answer: &Answer) -> Vec<(String, String)> {
             "expires" if value.ends_with("GMT") && !value.contains("1970") => {
                 value.split(' ').next().unwrap_or_default().to_owned()
             }
+            _ if is_duration(value) => "<duration>".to_owned(),
             _ => settle(value),
         };
         match fields.iter_mut().find(|(known, _)| known == name) {

@@ -25,11 +25,12 @@ mod tls;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rustls::ClientConfig;
+use weir_differential::version::Version;
 use xtask::flags::Flags;
 
 use addresses::Addresses;
@@ -40,16 +41,32 @@ use repositories::{Address, Clones};
 use run::Binary;
 use site::Common;
 
+const HELP: &str = "\
+usage: weir-strangers --repositories DIR [flags]
+
+  --repositories DIR  clones of what the list names: DIR/OWNER/NAME or DIR/OWNER+NAME, bare or not
+  --list PATH         the addresses (strangers/strangers.list)
+  --oracle PATH       nginx to compare with (/usr/sbin/nginx)
+  --weir PATH         a built Weir (target/debug/weir)
+  --only TEXT         only addresses that contain this
+  --without TEXT,...  no addresses that contain one of these
+  --requests N        at most so many requests for one configuration (400)
+  --jobs N            so many configurations at a time (2)
+  --report PATH       where the report goes (target/strangers.txt)
+";
+
 /// Definitions that a part of a configuration may lack.
 const MAX_MISSING: usize = 10;
 
 /// What the command line says.
 struct Settings {
     oracle: Binary,
+    version: Version,
     /// The oracle without modules of third parties.
     bare: Binary,
     ours: Binary,
     repositories: PathBuf,
+    list: PathBuf,
     only: String,
     without: Vec<String>,
     jobs: usize,
@@ -59,6 +76,10 @@ struct Settings {
 }
 
 fn main() -> ExitCode {
+    if std::env::args().any(|word| word == "--help") {
+        print!("{HELP}");
+        return ExitCode::SUCCESS;
+    }
     match settings().and_then(|settings| go(&settings)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
@@ -76,6 +97,7 @@ fn settings() -> Result<Settings, String> {
     let oracle = path(&mut flags, "--oracle", "/usr/sbin/nginx")?;
     let ours = path(&mut flags, "--weir", "target/debug/weir")?;
     let repositories = path(&mut flags, "--repositories", "")?;
+    let list = path(&mut flags, "--list", "strangers/strangers.list")?;
     let report = path(&mut flags, "--report", "target/strangers.txt")?;
     let only = flags.value("--only", String::new())?;
     // Several, with commas between.
@@ -90,13 +112,19 @@ fn settings() -> Result<Settings, String> {
         );
     }
     let (core, more) = modules(&oracle);
+    let said = Command::new(&oracle).arg("-v").output();
+    let said = said.map_err(|error| format!("{}: {error}", oracle.display()))?;
+    let version = Version::find(&String::from_utf8_lossy(&said.stderr))
+        .ok_or("the oracle does not say its version")?;
     let absolute = |path: &Path| std::path::absolute(path).map_err(|error| error.to_string());
     let binary = |path: &Path, globals: String| absolute(path).map(|path| Binary { path, globals });
     Ok(Settings {
+        version,
         bare: binary(&oracle, core.clone())?,
         oracle: binary(&oracle, format!("{core}{more}"))?,
         ours: binary(&ours, String::new())?,
         repositories,
+        list,
         only,
         without: without
             .split(',')
@@ -151,8 +179,7 @@ struct Run<'r> {
 }
 
 fn go(settings: &Settings) -> Result<(), String> {
-    let list =
-        std::fs::read_to_string("strangers/strangers.list").map_err(|error| error.to_string())?;
+    let list = std::fs::read_to_string(&settings.list).map_err(|error| error.to_string())?;
     let mut all = repositories::addresses(&list)?;
     all.retain(|address| {
         let place = format!("{}:{}", address.repository, address.path);
@@ -331,6 +358,10 @@ impl Worker<'_> {
             written.map_err(|error| error.to_string())?;
         }
         outcome.ours = settings.ours.refusal(folder);
+        let is_change = |message: &String| known::is_changed_refusal(message, settings.version);
+        if outcome.oracle.is_none() && outcome.ours.as_ref().is_some_and(is_change) {
+            return Err("nginx itself has removed one of its directives since".to_owned());
+        }
         Ok(prepared.with(&more))
     }
 
@@ -353,7 +384,7 @@ impl Worker<'_> {
                     &requests,
                     &theirs,
                     &ours,
-                    &prepared.facts.directives,
+                    (&prepared.facts.directives, settings.version),
                     &again,
                 );
             }

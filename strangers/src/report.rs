@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use weir_differential::version::Version;
+
 use crate::client::Answer;
 use crate::compare::{Observation, differences};
-use crate::known;
+use crate::known::{self, Explanation};
 use crate::repositories::Address;
 use crate::requests::Request;
 
@@ -27,6 +29,8 @@ pub(crate) struct Outcome {
     differences: Vec<Difference>,
     /// Differences that are meant to be: rule and request.
     known: Vec<(&'static str, String)>,
+    /// Answers that nginx itself gives since a later version: rule and request.
+    changed: Vec<(&'static str, String)>,
 }
 
 #[derive(Debug)]
@@ -50,6 +54,7 @@ impl Outcome {
             unstable: 0,
             differences: Vec::new(),
             known: Vec::new(),
+            changed: Vec::new(),
         }
     }
 
@@ -65,7 +70,7 @@ impl Outcome {
         requests: &[Request],
         theirs: &[Observation],
         ours: &[Observation],
-        directives: &[String],
+        (directives, oracle): (&[String], Version),
         again: &dyn Fn() -> Result<Vec<Observation>, String>,
     ) {
         self.asked = theirs.len().min(ours.len());
@@ -86,8 +91,14 @@ impl Outcome {
                 self.unstable += 1;
                 continue;
             }
-            if let Some(rule) = known::rule(&found, theirs, ours, directives) {
-                self.known.push((rule, request.shown.clone()));
+            let known =
+                known::explanation(&found, theirs, ours, (directives, &request.name), oracle);
+            if let Some(Explanation { rule, is_change }) = known {
+                let list = match is_change {
+                    true => &mut self.changed,
+                    false => &mut self.known,
+                };
+                list.push((rule, request.shown.clone()));
                 continue;
             }
             self.differences.push(Difference {
@@ -137,6 +148,7 @@ struct Figures {
     unstable: usize,
     different: usize,
     known: usize,
+    changed: usize,
 }
 
 impl<'r> Report<'r> {
@@ -165,6 +177,7 @@ impl<'r> Report<'r> {
                 figures.unstable += outcome.unstable;
                 figures.different += outcome.differences.len();
                 figures.known += outcome.known.len();
+                figures.changed += outcome.changed.len();
             }
         }
         all
@@ -173,7 +186,7 @@ impl<'r> Report<'r> {
     /// The figures, as a table.
     pub(crate) fn short(&self) -> String {
         let mut text = String::from(
-            "| kind | configurations | accepted by nginx | of these by Weir | with third-party directives | answers | unstable | different | listed | equal |\n|---|---|---|---|---|---|---|---|---|---|\n",
+            "| kind | configurations | accepted by nginx | of these by Weir | with third-party directives | answers | unstable | different | listed | changed by nginx since | equal |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
         );
         for (kind, figures) in self.figures() {
             let share = |part: usize, whole: usize| 100.0 * part as f64 / whole.max(1) as f64;
@@ -183,7 +196,7 @@ impl<'r> Report<'r> {
             );
             let _ = writeln!(
                 text,
-                "| {kind} | {} | {} | {} ({:.1} %) | {} | {} | {} | {} | {} | {equal:.2} % |",
+                "| {kind} | {} | {} | {} ({:.1} %) | {} | {} | {} | {} | {} | {} | {equal:.2} % |",
                 figures.configurations,
                 figures.accepted_by_nginx,
                 figures.accepted,
@@ -193,6 +206,7 @@ impl<'r> Report<'r> {
                 figures.unstable,
                 figures.different,
                 figures.known,
+                figures.changed,
             );
         }
         text
@@ -243,6 +257,17 @@ impl<'r> Report<'r> {
                 .map(|(rule, request)| ((*rule).to_owned(), format!("{} {request}", outcome.place)))
         });
         section(&mut text, "listed in docs/compat.md", listed);
+        let changed = outcomes().flat_map(|outcome| {
+            outcome
+                .changed
+                .iter()
+                .map(|(rule, request)| ((*rule).to_owned(), format!("{} {request}", outcome.place)))
+        });
+        section(
+            &mut text,
+            "changed by nginx since the oracle's version",
+            changed,
+        );
         let names = "# directives that nginx's core does not know, with the number of files";
         let _ = writeln!(text, "\n{names}\n");
         for (name, count) in self.names {

@@ -17,7 +17,7 @@ pub fn fill(text: &str) -> Option<String> {
     ] {
         filled = replace(&filled, open, close, is_value);
     }
-    let filled = environment(&filled);
+    let filled = percents(&environment(&filled));
     (filled != text).then_some(filled)
 }
 
@@ -82,6 +82,26 @@ fn environment(text: &str) -> String {
     filled
 }
 
+/// `%name%` of control panels; a name has letters and underscores only, and so is no part of an escaped URI.
+fn percents(text: &str) -> String {
+    let mut filled = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('%') {
+        filled.push_str(before);
+        let is_part = |char: char| char.is_ascii_alphabetic() || char == '_';
+        let end = after.find(|char| !is_part(char)).unwrap_or(after.len());
+        if end > 1 && after[end..].starts_with('%') {
+            filled.push_str(value(&after[..end]));
+            rest = &after[end + 1..];
+        } else {
+            filled.push('%');
+            rest = after;
+        }
+    }
+    filled.push_str(rest);
+    filled
+}
+
 /// A word for a value of this name.
 fn value(name: &str) -> &'static str {
     let name = name.to_ascii_lowercase();
@@ -94,12 +114,20 @@ fn value(name: &str) -> &'static str {
         "60s"
     } else if has(&["worker", "count", "conn", "level", "rate", "limit", "num"]) {
         "16"
-    } else if has(&["resolver", "dns", "_ip", "address", "addr"]) {
+    } else if has(&["resolver", "dns", "_ip", "address", "addr"]) || name == "ip" {
         "127.0.0.11"
     } else if has(&["enable", "_on", "gzip", "ipv6"]) {
         "on"
     } else if has(&["proto", "scheme"]) {
         "http"
+    } else if has(&[
+        "ssl_key",
+        "cert_key",
+        "certificate_key",
+        "private_key",
+        "privkey",
+    ]) {
+        "/etc/ssl/stranger.key"
     } else if has(&["cert", "ssl", "file"]) {
         "/etc/ssl/stranger.pem"
     } else if has(&["root", "path", "dir"]) {
@@ -123,6 +151,10 @@ mod tests {
         assert_eq!(
             fill(text).expect("it has marks"),
             "listen 8080; set $A_B 1; server_name www.example.com $A_B $host;"
+        );
+        assert_eq!(
+            fill("listen %ip%:%proxy_port%; rewrite %20 /%E4%bc;").expect("it has marks"),
+            "listen 127.0.0.11:8080; rewrite %20 /%E4%bc;"
         );
         assert!(fill("listen 80; return 200 $host;").is_none());
     }

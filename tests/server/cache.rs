@@ -263,6 +263,26 @@ fn conditions_and_ranges_are_answered_from_the_cache() {
     server.get_with("/b", &["Range: bytes=90-"]).expect(416);
 }
 
+/// A client's conditions are not sent to the origin where a cache might store the response. If it may not after all, nobody
+/// else has judged them.
+#[test]
+fn conditions_are_judged_of_what_is_not_stored_too() {
+    let origin = counting("ETag: \"v1\"\r\n");
+    let server = cached(&origin, "");
+    // The second time the key is known not to be stored.
+    for _ in 0..2 {
+        let reply = server
+            .get_with("/a", &["If-None-Match: \"v1\""])
+            .expect(304);
+        assert_eq!(reply.field("X-Cache"), "MISS");
+        server
+            .get_with("/a", &["If-None-Match: \"v2\""])
+            .expect(200);
+        server.get_with("/a", &["If-Match: \"v2\""]).expect(412);
+        server.get("/a").expect(200);
+    }
+}
+
 #[test]
 fn variants_are_kept_apart() {
     let origin = Scripted::start(|stream, _| {
@@ -653,4 +673,32 @@ fn a_post_takes_the_place_of_what_was_stored() {
         (reply.field("X-Cache"), reply.text().as_str()),
         ("HIT", "answer 2")
     );
+}
+
+/// As in nginx, `add_header` sees an exchange that is under way, even if all of the response arrived at once; an access log
+/// sees its end.
+#[test]
+fn an_exchange_is_over_when_the_client_has_the_response() {
+    let origin = counting("Cache-Control: max-age=60\r\n");
+    let port = origin.port();
+    let conf = format!(
+        "proxy_cache_path cache keys_zone=one:1m;
+         log_format end '$uri $upstream_response_length';
+         add_header X-Seen '$upstream_response_time|$upstream_response_length|$upstream_bytes_sent' always;
+         server {{ listen 127.0.0.1:%%PORT%%; access_log end.log end;
+            location / {{ proxy_pass http://127.0.0.1:{port}; }}
+            location /unbuffered {{ proxy_buffering off; proxy_pass http://127.0.0.1:{port}; }}
+            location /cached {{ proxy_cache one; proxy_pass http://127.0.0.1:{port}; }} }}"
+    );
+    let server = http(&conf).start();
+    for target in ["/plain", "/unbuffered", "/cached"] {
+        assert_eq!(
+            server.get(target).expect(200).field("X-Seen"),
+            "-|0|0",
+            "{target}"
+        );
+        let line = format!("{target} 8\n");
+        let is_logged = until(|| server.read("end.log").contains(&line).then_some(()));
+        assert!(is_logged.is_some(), "{target}: {}", server.read("end.log"));
+    }
 }

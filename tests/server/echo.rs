@@ -27,7 +27,7 @@ fn with(locations: &str) -> Option<Server> {
 fn texts_are_written_in_order() {
     let Some(server) = with(
         "location /a { echo hello $arg_x; echo -n \"no end\"; echo; echo -- -n x; echo -n; echo last; }
-         location /copies { echo_duplicate 3 ab; echo; echo_duplicate 0 x; echo_duplicate 2 $arg_x; }
+         location /copies { echo_duplicate 3 ab; echo; echo_duplicate 0 x; echo_duplicate 2 $arg_x; echo_duplicate 1_0 +; }
          location /status { echo_status 404; echo gone; }
          location /if { echo outer; if ($arg_x = 1) { echo inner; } if ($arg_x = 2) { set $z 1; } }
          location /outer { echo outer; location /outer/in { return 200 in; } }",
@@ -36,7 +36,7 @@ fn texts_are_written_in_order() {
     };
     let text = |target: &str| server.get(target).text();
     assert_eq!(text("/a?x=q"), "hello q\nno end\n-n x\nlast\n");
-    assert_eq!(text("/copies?x=q"), "ababab\nqq");
+    assert_eq!(text("/copies?x=q"), "ababab\nqq++++++++++");
     assert_eq!(text("/if"), "outer\n");
     assert_eq!(text("/if?x=1"), "inner\n");
     assert_eq!(text("/if?x=2"), "outer\n");
@@ -87,12 +87,18 @@ fn a_script_may_go_on_elsewhere() {
         "location /a { echo_exec /b x=9; }
          location /b { echo \"b $args\"; }
          location /c { echo_exec @named; }
+         location /d { echo_exec @named?k=2 k=3; }
+         location /e { echo_exec /%62?y=%31; }
+         location /f { echo_location /%62 x=8; echo_location_async /%62; }
          location @named { echo \"named $uri $args\"; }",
     ) else {
         return;
     };
     assert_eq!(server.get("/a").text(), "b x=9\n");
     assert_eq!(server.get("/c?k=1").text(), "named /c k=1\n");
+    assert_eq!(server.get("/d").text(), "named /d \n");
+    assert_eq!(server.get("/e").text(), "b y=%31\n");
+    assert_eq!(server.get("/f").text(), "b x=8\nb \n");
 }
 
 #[test]

@@ -36,6 +36,7 @@ mod error_pages;
 mod fastcgi;
 mod first_hour;
 mod gateways;
+mod geoip;
 mod geoip2;
 mod grpc;
 mod guide;

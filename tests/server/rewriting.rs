@@ -504,3 +504,25 @@ fn an_interim_status_is_sent_without_content() {
     let is_whole = reply.starts_with("HTTP/1.1 103 Early Hints\r\n") && reply.ends_with("\r\n\r\n");
     assert!(is_whole && !reply.contains("Content-"), "{reply}");
 }
+
+#[test]
+fn the_whole_word_is_the_name_of_a_variable_that_a_condition_tests() {
+    let conf = "server { listen 127.0.0.1:%%PORT%%;
+        set $own-name $arg_own;
+        location / {
+            if ($arg_go-get) { return 200 'go $arg_go-get'; }
+            if ( $own-name = x.y ) { return 200 own; }
+            if ($arg_a.b ~ ^(.)z$) { return 200 $1; }
+            return 200 none; } }";
+    let server = http(conf).start();
+    for (target, text) in [
+        ("/", "none"),
+        ("/?go-get=0", "none"),
+        // In other texts a name ends where it cannot continue.
+        ("/?go-get=1", "go -get"),
+        ("/?own=x.y", "own"),
+        ("/?a.b=yz", "y"),
+    ] {
+        assert_eq!(server.get(target).expect(200).text(), text, "{target}");
+    }
+}

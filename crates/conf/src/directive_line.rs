@@ -200,6 +200,12 @@ impl<'a> DirectiveLine<'a, '_> {
         expression.map_err(|error| self.placed(error))
     }
 
+    /// The value of the variable that the whole word names ([`Expression::variable`]).
+    pub fn variable_of(&mut self, word: &DirectiveWord) -> Expression {
+        let span = parse::span_within(word, &word.text);
+        Expression::variable(&word.text, span, &mut *self.level.names)
+    }
+
     /// The name of a variable, without its `$`.
     pub fn variable_name(&self, i: usize) -> Result<&'a str, Diagnostic> {
         let word = self.arg(i);

@@ -77,6 +77,17 @@ impl Expression {
         })
     }
 
+    /// A variable whose name is the whole rest of the word behind its `$`, whatever bytes are in it: `$arg_go-get`.
+    pub fn variable(word: &[u8], span: Span, names: &mut dyn VariableNames) -> Expression {
+        let id = names.id(word.strip_prefix(b"$").unwrap_or(word), Some(span));
+        Expression {
+            shared: Arc::new(CompiledExpression {
+                source: word.into(),
+                parts: Box::new([CompiledPart::Variable(id)]),
+            }),
+        }
+    }
+
     /// A text in which `$` is literal.
     pub fn literal(text: &[u8]) -> Expression {
         let parts: Box<[CompiledPart]> = if text.is_empty() {

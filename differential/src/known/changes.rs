@@ -162,6 +162,38 @@ pub const CHANGES: &[Rule] = &[
         },
     },
     Rule {
+        name: "characters-of-hosts",
+        text: "A `Host` with characters that no host has is refused: 400.",
+        reason: Reason::Changed("only `/`, NUL and a few others were"),
+        before: Some(NEWEST),
+        matches: |seen| {
+            let is_host =
+                |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(byte);
+            let has_others = |step: &Step| match step {
+                Step::Send { bytes, .. } => {
+                    let bytes = bytes.bytes();
+                    let text = String::from_utf8_lossy(&bytes);
+                    let lines = text.split("\r\n");
+                    let mut hosts = lines.filter_map(|line| line.strip_prefix("Host: "));
+                    hosts.any(|host| !host.bytes().all(|byte| is_host(&byte)))
+                }
+                _ => false,
+            };
+            let is_refused = |bytes: &str| bytes.starts_with("HTTP/1.1 400 ");
+            seen.case.talk.iter().any(has_others)
+                && (is_refused(&seen.difference.weir) && !is_refused(&seen.difference.oracle)
+                    || (seen.is("log: ")
+                        && any_bytes(seen, |a, b| !is_refused(a) && is_refused(b))))
+        },
+    },
+    Rule {
+        name: "removed-directives",
+        text: "`ssl on;` is unknown: `listen … ssl` says it.",
+        reason: Reason::Changed("it was deprecated"),
+        before: Some(Version(1, 25, 1)),
+        matches: |seen| seen.is("refused by Weir alone: unknown directive") && seen.has("ssl"),
+    },
+    Rule {
         name: "authority-form",
         text: "`CONNECT host:port` is a request with a target, which is refused where no tunnel is configured: 405.",
         reason: Reason::Changed("400: the target was no path"),

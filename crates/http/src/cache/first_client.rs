@@ -69,5 +69,9 @@ impl FirstClientSlot {
             record.tries.push(UpstreamTry::default());
         }
         record.tries.extend(tries.iter().cloned());
+        // As without a cache: the exchange whose response the client gets is not over before the client has it.
+        if let Some(last) = record.tries.last_mut() {
+            last.is_in_progress = last.header_time.is_some();
+        }
     }
 }

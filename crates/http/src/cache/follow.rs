@@ -187,7 +187,11 @@ impl CacheRequest {
                 let slot = fill.first_client.as_ref();
                 match slot.and_then(|slot| slot.take_exchange(request)) {
                     Some(exchange) => {
-                        respond_unshared(request, &self.settings, exchange, fill.status).into()
+                        let outcome =
+                            respond_unshared(request, &self.settings, exchange, fill.status);
+                        // The fetch had a request of its own, without the client's conditions.
+                        request.out.transforms.unconditional = false;
+                        outcome.into()
                     }
                     None => {
                         // Remembered, so that the next lookup does not follow a fill that ends in the same way.

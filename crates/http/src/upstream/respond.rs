@@ -108,6 +108,10 @@ impl Exchange {
     }
 
     fn into_body(self: Box<Self>, request: &mut Request, head: &ResponseHead) -> ResponseBody {
+        // For variables, it is not over before the client has it. A subrequest has no client: whoever made it asks next.
+        if !request.is_subrequest() {
+            request.upstream.get_or_make().current_try().is_in_progress = true;
+        }
         // A 101 that was not asked for has been refused while the head was read.
         let upgrades = self.protocol.is_tunnel() || head.status == 101;
         if upgrades && !request.is_subrequest() {

@@ -57,7 +57,7 @@ pub static VARIABLES: &[Variable<Request>] = &[
     .volatile(),
     Variable::new(
         "upstream_response_length",
-        |r: &mut Request, out| each(r, out, true, |t, out| write_number(t.response_length, out)),
+        response_length,
         "The number of bytes received after the response headers, framing included.",
     )
     .volatile(),
@@ -67,12 +67,7 @@ pub static VARIABLES: &[Variable<Request>] = &[
         "Bytes received.",
     )
     .volatile(),
-    Variable::new(
-        "upstream_bytes_sent",
-        |r: &mut Request, out| each(r, out, true, |t, out| write_number(t.bytes_sent, out)),
-        "Bytes sent.",
-    )
-    .volatile(),
+    Variable::new("upstream_bytes_sent", bytes_sent, "Bytes sent.").volatile(),
     Variable::prefix(
         "upstream_http_",
         |r: &mut Request, name, out| field(r, name, out, |record| &record.head.fields),
@@ -93,14 +88,43 @@ pub static VARIABLES: &[Variable<Request>] = &[
     .volatile(),
 ];
 
-/// The response times. Until the client's response has been sent, the time of a body that is still being passed on is
-/// not final, and is shown as `-`.
+/// The response times. Until the client's response has been sent, that of the response that is passed on is shown as `-`,
+/// as in nginx, even if all of it arrived with its head: `add_header` gives what an access log gives later.
 fn response_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if request.times.responded.is_some() {
         return each(request, out, true, |t, out| time(t.response_time, out));
     }
     each(request, out, true, |t, out| {
         time(t.response_time.filter(|_| !t.is_in_progress), out)
+    })
+}
+
+/// The lengths of the responses: nothing of the one that is passed on, until the client's response has been sent.
+fn response_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    if request.times.responded.is_some() {
+        return each(request, out, true, |t, out| {
+            write_number(t.response_length, out)
+        });
+    }
+    each(request, out, true, |t, out| {
+        write_number(
+            if t.is_in_progress {
+                0
+            } else {
+                t.response_length
+            },
+            out,
+        )
+    })
+}
+
+/// The bytes sent, which nginx counts when an exchange ends.
+fn bytes_sent(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    if request.times.responded.is_some() {
+        return each(request, out, true, |t, out| write_number(t.bytes_sent, out));
+    }
+    each(request, out, true, |t, out| {
+        write_number(if t.is_in_progress { 0 } else { t.bytes_sent }, out)
     })
 }
 

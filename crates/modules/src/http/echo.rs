@@ -463,13 +463,22 @@ fn answer(request: &mut Request) -> HandlerStep<'_> {
 /// Redirects internally, as `echo_exec` says.
 fn redirect(request: &mut Request, path: &Expression, args: Option<&Expression>) -> HandlerOutcome {
     let path = request.value(path);
-    // The arguments of the directive do not apply to a named location.
+    // Arguments, wherever they are written, do not apply to a named location.
     if path.starts_with(b"@") {
-        return request.redirect_named(path.as_bstr());
+        return request.redirect_named(split_args(path).0.as_bstr());
     }
-    let (path, own) = split_args(path);
+    let (path, own) = target(path);
     let args = args.map_or(own, |args| request.value(args));
     request.redirect(path, args)
+}
+
+/// The path of a subrequest or a redirect, which is written as in a request line, and its arguments: locations are found by
+/// the decoded path.
+fn target(written: BString) -> (BString, BString) {
+    let (written, args) = split_args(written);
+    let mut path = Vec::with_capacity(written.len());
+    proto::uri::unescape_path(&written, &mut path);
+    (path.into(), args)
 }
 
 /// Splits a path from its arguments.

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The directives are those of the well-known third-party module; nginx's own `geoip_*` read an
-//! older format that is no longer made. The mechanism is [`crate::shared::geoip2`].
+//! older format ([`super::geoip`]). The mechanism is [`crate::shared::geoip2`].
 
 use ::http::{HttpModule, Request};
 use conf::{Arity, Cidr, Directive, DirectiveTable, HTTP, RepeatRule, Setter};

@@ -20,6 +20,7 @@ mod empty_gif;
 mod fastcgi;
 mod flv;
 mod geo;
+mod geoip;
 mod geoip2;
 mod grpc;
 mod gunzip;
@@ -71,6 +72,7 @@ pub static MODULES: &[&::http::HttpModule] = &[
     &map::MODULE,
     &browser::MODULE,
     &geo::MODULE,
+    &geoip::MODULE,
     &geoip2::MODULE,
     &split_clients::MODULE,
     &referer::MODULE,

@@ -23,7 +23,7 @@ use serde_json::Value;
 use super::client_scope::{ClientScope, define_entry_variable};
 use super::forwarded_for::{self, ForwardedDepth};
 
-/// The trusted proxies: `geoip2_proxy` and `geoip2_proxy_recursive`. A shared cell, because these
+/// The trusted proxies: `geoip2_proxy` and `geoip2_proxy_recursive`, and their namesakes of `geoip`. A shared cell, because these
 /// lines can follow the blocks that need them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GeoipProxies(Arc<OnceLock<(Vec<Cidr>, ForwardedDepth)>>);
@@ -33,6 +33,20 @@ impl GeoipProxies {
     pub(crate) fn set(&self, trusted: Vec<Cidr>, depth: ForwardedDepth) {
         // A second `http` block is refused elsewhere, so this is the first call.
         let _ = self.0.set((trusted, depth));
+    }
+
+    /// The client's address, from the header if the peer is one of them; `None` on a unix socket.
+    pub(crate) fn client_of<S: ClientScope>(&self, session: &S) -> Option<IpAddr> {
+        let peer = session.client()?;
+        match self.0.get() {
+            Some((trusted, depth)) if !trusted.is_empty() => Some(forwarded_for::client_address(
+                peer,
+                &session.forwarded_for(),
+                trusted,
+                *depth,
+            )),
+            _ => Some(peer),
+        }
     }
 }
 
@@ -204,16 +218,7 @@ impl GeoipVariable {
             return forwarded_for::parse_address(&source.to_bytes(session))
                 .map(|address| address.ip());
         }
-        let peer = session.client()?;
-        match proxies.0.get() {
-            Some((trusted, depth)) if !trusted.is_empty() => Some(forwarded_for::client_address(
-                peer,
-                &session.forwarded_for(),
-                trusted,
-                *depth,
-            )),
-            _ => Some(peer),
-        }
+        proxies.client_of(session)
     }
 }
 

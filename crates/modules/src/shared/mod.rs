@@ -12,6 +12,7 @@ pub(crate) mod file_tree;
 pub(crate) mod forwarded_for;
 pub(crate) mod gateway;
 pub(crate) mod geo;
+pub(crate) mod geoip;
 pub(crate) mod geoip2;
 pub(crate) mod gzip_accept;
 pub(crate) mod html_page;

@@ -3,6 +3,7 @@
 mod access;
 mod client_scope;
 mod geo;
+mod geoip;
 mod geoip2;
 mod limit_conn;
 mod log;
@@ -25,6 +26,7 @@ pub static MODULES: &[&::stream::StreamModule] = &[
     // Variables.
     &map::MODULE,
     &geo::MODULE,
+    &geoip::MODULE,
     &geoip2::MODULE,
     &split_clients::MODULE,
     // Groups of servers.

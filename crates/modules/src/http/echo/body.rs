@@ -15,12 +15,19 @@ use http::response_body::{BodyChunk, BodyError, BodySource, ResponseBody};
 use http::subrequest::{IncludedSubrequest, SubrequestOptions};
 use proto::message::Method;
 
-use super::{EchoCommand, EchoState, EchoSubrequest, pause, reset_timer, split_args};
+use super::{EchoCommand, EchoState, EchoSubrequest, pause, reset_timer, target};
 
 /// The limit for the output of one `echo_duplicate`, in bytes.
 const MAX_DUPLICATE: usize = 1 << 30;
 /// How much of it is produced at a time, in bytes.
 const DUPLICATE_CHUNK: usize = 64 << 10;
+
+/// A number of copies; underscores between digits are for readers.
+fn count_of(text: &[u8]) -> Option<usize> {
+    let digits: Vec<u8> = text.iter().copied().filter(|byte| *byte != b'_').collect();
+    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    digits.to_str().ok().filter(|_| is_number)?.parse().ok()
+}
 
 /// The steps of a script from a given one on.
 pub(super) struct EchoBody {
@@ -82,9 +89,7 @@ impl EchoBody {
             }
             EchoCommand::Flush => return Some(Ok(Some(BodyChunk::Flush))),
             EchoCommand::Duplicate(count, unit) => {
-                let count = request.value(count);
-                let count = count.to_str().ok().and_then(|count| count.parse().ok());
-                let Some(count) = count else {
+                let Some(count) = count_of(&request.value(count)) else {
                     request.error(format_args!("invalid number in \"echo_duplicate\""));
                     return Some(Err(BodyError::Producer));
                 };
@@ -266,7 +271,7 @@ fn parts(list: &[u8], delimiter: &[u8]) -> VecDeque<BString> {
 
 /// Starts a subrequest; `None` if they are nested too deep or too many, which has been logged.
 fn start_subrequest(request: &mut Request, include: &EchoSubrequest) -> Option<IncludedSubrequest> {
-    let (path, own) = split_args(request.value(&include.path));
+    let (path, own) = target(request.value(&include.path));
     let args = include.args.as_ref().map(|args| request.value(args));
     let method = include.method.as_ref().map(|method| request.value(method));
     let body = include.body.as_ref().map(|body| request.value(body));

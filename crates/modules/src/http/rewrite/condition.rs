@@ -64,7 +64,8 @@ impl IfCondition {
         let first = &words[0];
         // A lone `$` is no variable: it falls through to the file tests, which refuse it.
         if first.text.len() > 1 && first.text.starts_with(b"$") {
-            let variable = variable(line, first)?;
+            // The whole word is the name, also of what would be a capture elsewhere: no variable is called `1`.
+            let variable = line.variable_of(first);
             return match &words[..] {
                 [_] => Ok(IfCondition::True(variable)),
                 [_, operator, operand] => compare(line, variable, operator, operand),
@@ -152,17 +153,6 @@ fn condition_words(line: &DirectiveLine) -> Result<Vec<DirectiveWord>, Diagnosti
 /// included.
 fn change_text(word: &mut DirectiveWord, change: impl FnOnce(&mut Vec<u8>)) {
     change(&mut word.text);
-}
-
-/// The left operand: exactly one variable.
-fn variable(line: &mut DirectiveLine, word: &DirectiveWord) -> Result<Expression, Diagnostic> {
-    let expression = line.expression_of(word, &word.text)?;
-    match expression.single_variable() {
-        Some(_) => Ok(expression),
-        // A capture such as `$1` is refused too: nginx takes it for a variable of that name, which
-        // is unknown.
-        None => Err(line.error(format!("invalid condition \"{}\"", word.text))),
-    }
 }
 
 /// Parses the operator and the right operand.
