@@ -8,10 +8,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::buffers;
 use crate::core::BodyInFile;
 use crate::request::Request;
 use crate::response_body::ResponseBody;
@@ -104,15 +106,19 @@ async fn read_rest(request: &mut Request) -> Result<(), u16> {
         core.client_max_body_size,
         core.client_body_buffer_size as usize,
     );
-    let timer = rt::Timer::after(core.client_body_timeout);
+    let mut silence = ClientSilence::new(core.client_body_timeout);
     let mut written = 0;
     loop {
-        let done = match next_piece(request, &timer).await {
-            Ok(done) => done,
+        let done = match next_piece(request, &mut silence).await {
+            Ok(ArrivedPiece::None) => {
+                written = free_memory(request, buffer, written).await?;
+                continue;
+            }
+            Ok(piece) => piece == ArrivedPiece::Last,
             Err(error) => return Err(refuse_body(request, error)),
         };
         // Between two successive reads, not for the whole content: nginx's meaning of `client_body_timeout`.
-        timer.set(core.client_body_timeout);
+        silence.begin();
         // `Content-Length` was checked when the location was chosen; only content without one can exceed the limit
         // here.
         if limit != 0 && request.body.length > limit {
@@ -141,25 +147,98 @@ async fn read_rest(request: &mut Request) -> Result<(), u16> {
     }
 }
 
-async fn next_piece(request: &mut Request, timer: &rt::Timer) -> Result<bool, BodyReadError> {
+/// How long a client sends nothing before its content goes to the file, and the memory to others.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// `client_body_timeout`, in two parts: after the first one memory is freed.
+struct ClientSilence {
+    timer: rt::Timer,
+    timeout: Duration,
+    /// What follows the part that runs.
+    rest: Duration,
+}
+
+impl ClientSilence {
+    fn new(timeout: Duration) -> ClientSilence {
+        let mut silence = ClientSilence {
+            timer: rt::Timer::new(),
+            timeout,
+            rest: Duration::ZERO,
+        };
+        silence.begin();
+        silence
+    }
+
+    fn begin(&mut self) {
+        self.timer.set(self.timeout.min(PATIENCE));
+        self.rest = self.timeout.saturating_sub(PATIENCE);
+    }
+}
+
+/// What has come of the content.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ArrivedPiece {
+    /// Nothing for [`PATIENCE`].
+    None,
+    Some,
+    Last,
+}
+
+async fn next_piece(
+    request: &mut Request,
+    silence: &mut ClientSilence,
+) -> Result<ArrivedPiece, BodyReadError> {
     std::future::poll_fn(|context| {
         // The buffer is taken out for the call, because the content is borrowed as well.
         let body = &mut request.body;
         let mut memory = std::mem::take(&mut body.memory);
+        if memory.capacity() == 0 && body.file.is_some() {
+            memory = buffers::take_buffer();
+        }
         let result = match body.file {
             Some(_) => poll_batch(body, &mut memory, context),
             None => body.poll_read(&mut memory, READ_SIZE, context),
         };
+        // While nothing comes, an empty buffer is of use to others.
+        if result.is_pending() && memory.is_empty() {
+            buffers::give_buffer(std::mem::take(&mut memory));
+        }
         body.memory = memory;
         // The timer comes second: content that has arrived counts even if the loop looks late.
-        if result.is_ready() {
-            return result;
+        if let Poll::Ready(result) = result {
+            return Poll::Ready(result.map(|is_last| match is_last {
+                true => ArrivedPiece::Last,
+                false => ArrivedPiece::Some,
+            }));
         }
-        timer
-            .poll_expired(context)
-            .map(|()| Err(BodyReadError::TimedOut))
+        ready!(silence.timer.poll_expired(context));
+        let rest = std::mem::take(&mut silence.rest);
+        silence.timer.set(rest);
+        Poll::Ready(match rest.is_zero() {
+            true => Err(BodyReadError::TimedOut),
+            false => Ok(ArrivedPiece::None),
+        })
     })
     .await
+}
+
+/// Has the file take what a silent client has sent, if that content ends up there anyway: `buffer` does not hold all
+/// that is announced. Returns how much has been written.
+async fn free_memory(request: &mut Request, buffer: usize, written: u64) -> Result<u64, u16> {
+    let body = &request.body;
+    let is_large = body
+        .announced_length()
+        .is_some_and(|length| length > buffer as u64);
+    if body.memory.is_empty() || !is_large {
+        return Ok(written);
+    }
+    if body.file.is_none() {
+        let file = open_file(request, BodyInFile::Off).await?;
+        warn_of_file(request, &file);
+    }
+    let written = flush(request, written).await?;
+    buffers::give_buffer(std::mem::take(&mut request.body.memory));
+    Ok(written)
 }
 
 /// Takes what is at hand, up to [`WRITE_SIZE`], so that one write to the file carries it.
