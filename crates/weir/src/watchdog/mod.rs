@@ -290,6 +290,7 @@ mod tests {
         },
         count_work: || {},
         move_work: |_, _, _| {},
+        shed_idle: || {},
     };
 
     #[test]
