@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 /// How much less than at the last peak has to be in use, in bytes.
-const WORTH_IT: usize = 4 << 20;
+const WORTH_IT: usize = 1 << 20;
 
 /// How long after the peak the memory is given back: the next peak may begin at once.
 const AFTER: Duration = Duration::from_secs(5);
