@@ -23,6 +23,7 @@ mod php;
 mod proxy;
 mod report;
 mod restart;
+mod scale;
 mod server;
 mod strace;
 mod wrk;
@@ -105,6 +106,11 @@ const EXPERIMENTS: &[(&str, &str, Experiment)] = &[
         "connections",
         "E3, P2, R1–R4: sharding, reloads, upgrades, crashes and stalls, compared with nginx and HAProxy",
         connections::run,
+    ),
+    (
+        "scale",
+        "10 to 10,000 servers, 1,000 to 50,000 connections: memory, start and reload, compared with nginx and HAProxy",
+        scale::run,
     ),
     (
         "lua",
@@ -190,6 +196,7 @@ fn help() {
         ("cache-disks", cache_disks::FLAGS),
         ("kills", coalesce::kills::FLAGS),
         ("connections", connections::FLAGS),
+        ("scale", scale::FLAGS),
         ("php", php::FLAGS),
         ("cache-tests", cache_tests::FLAGS),
         ("strace", strace::FLAGS),
@@ -247,6 +254,11 @@ fn run(name: Option<&str>, flags: &mut Flags) -> Outcome {
     };
     let section = timed(id, &bench, flags, *experiment)?;
     let machine = Machine::here(&bench.weir, &bench.nginx);
+    // Its figures are many, and its curves the point.
+    let keep = match (id, keep.is_empty()) {
+        (&"scale", true) => scratch().join("scale").display().to_string(),
+        _ => keep,
+    };
     if keep.is_empty() {
         Report::new(machine).add(section);
         return Ok(());
@@ -260,7 +272,10 @@ fn run(name: Option<&str>, flags: &mut Flags) -> Outcome {
         .left_out
         .retain(|line| !line.starts_with(&format!("{id}: ")));
     report.add(section);
-    report.write(&figures, &Path::new(&keep).join("index.html"))
+    let page = Path::new(&keep).join("index.html");
+    report.write(&figures, &page)?;
+    println!("\nkept: {} and {}", figures.display(), page.display());
+    Ok(())
 }
 
 /// All experiments. What cannot be measured here is named in the report and stops nothing.

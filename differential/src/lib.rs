@@ -19,6 +19,8 @@ pub mod known;
 pub mod observe;
 pub mod random;
 pub mod reduce;
+pub mod samples;
 pub mod side;
 pub mod spent;
+pub mod template;
 pub mod version;

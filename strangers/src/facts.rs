@@ -51,7 +51,7 @@ impl Facts {
     /// Takes what `$variable` is compared with. `is_pattern` when the value is a regular expression.
     pub(crate) fn hint(&mut self, variable: &str, value: &str, is_pattern: bool) {
         let values = if is_pattern {
-            weir_strangers::samples::samples(value)
+            weir_differential::samples::samples(value)
         } else {
             vec![value.to_owned()]
         };

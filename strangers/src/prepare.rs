@@ -12,8 +12,8 @@ use crate::facts::{Facts, File, Server, push, rooted};
 use crate::includes;
 use crate::repositories::{Address, Clone};
 use crate::syntax::{self, Node, Word};
-use weir_strangers::samples::samples;
-use weir_strangers::template;
+use weir_differential::samples::samples;
+use weir_differential::template;
 
 /// Why a text cannot be run; counted in the report.
 pub(crate) type Skipped = String;

@@ -154,7 +154,7 @@ fn host_of(server: &Server) -> String {
 /// A host that a name of `server_name` fits.
 fn host(name: &str) -> Option<String> {
     if let Some(pattern) = name.strip_prefix('~') {
-        return weir_strangers::samples::samples(pattern)
+        return weir_differential::samples::samples(pattern)
             .into_iter()
             .next_back();
     }

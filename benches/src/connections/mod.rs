@@ -17,6 +17,7 @@ use xtask::{packages, shell};
 use crate::Bench;
 use crate::report::{Plot, Section, Table};
 use site::{Kind, Program};
+pub(crate) use site::{kill, wait};
 
 pub(crate) const FLAGS: &str = "\
   --without A,B    leave out weir, nginx or haproxy

@@ -98,6 +98,12 @@ pub(crate) enum Plot {
         step_seconds: f64,
         curves: BTreeMap<String, Vec<f64>>,
     },
+    /// What grew with a size; both axes are logarithmic.
+    Growth {
+        title: String,
+        unit: String,
+        curves: BTreeMap<String, Vec<(f64, f64)>>,
+    },
     /// What each worker or loop had.
     Spread {
         title: String,

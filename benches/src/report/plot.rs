@@ -54,8 +54,44 @@ pub(super) fn svg(plot: &Plot) -> String {
             });
             figure(title, unit, &names, &axes, lines)
         }
+        Plot::Growth {
+            title,
+            unit,
+            curves,
+        } => {
+            let names: Vec<&str> = curves.keys().map(String::as_str).collect();
+            let points: Vec<(f64, f64)> = curves.values().flatten().copied().collect();
+            let (axes, least) = growth(&points);
+            let lines = curves.values().map(|points| {
+                let place = |&(size, value): &(f64, f64)| ((size / least).log10(), value);
+                points.iter().map(place).collect()
+            });
+            figure(title, unit, &names, &axes, lines)
+        }
         Plot::Spread { title, bars } => spread(title, bars),
     }
+}
+
+/// Axes for values against sizes, and the least size.
+fn growth(points: &[(f64, f64)]) -> (Axes, f64) {
+    let mut sizes: Vec<f64> = points.iter().map(|(size, _)| size.max(1.0)).collect();
+    sizes.sort_by(f64::total_cmp);
+    sizes.dedup();
+    let least = sizes.first().copied().unwrap_or(1.0);
+    let (bottom, top, beside) = logarithmic(points.iter().map(|(_, value)| *value));
+    let below = sizes
+        .iter()
+        .map(|size| ((size / least).log10(), number(*size)));
+    let most = sizes.last().copied().unwrap_or(1.0);
+    let axes = Axes {
+        right: (most / least).log10().max(f64::MIN_POSITIVE),
+        bottom,
+        top,
+        is_logarithmic: true,
+        below: below.collect(),
+        beside,
+    };
+    (axes, least)
 }
 
 /// What lies where.
@@ -110,26 +146,7 @@ fn rank(percentile: f64) -> f64 {
 
 fn latencies<'a>(curves: impl Iterator<Item = &'a [(f64, f64)]>) -> Axes {
     let points: Vec<(f64, f64)> = curves.flatten().copied().collect();
-    let values = || {
-        points
-            .iter()
-            .map(|(_, value)| *value)
-            .filter(|value| *value > 0.0)
-    };
-    let least = values().fold(f64::INFINITY, f64::min);
-    let most = values().fold(0.0, f64::max);
-    let (least, most) = match most > 0.0 {
-        true => (least, most),
-        false => (1.0, 10.0),
-    };
-    // Between the powers of ten half of one is a round number too.
-    let steps: Vec<f64> = (-6..9)
-        .flat_map(|power| [1.0, 2.0, 5.0].map(|times| times * 10f64.powi(power)))
-        .collect();
-    let below = steps.iter().rev().find(|step| **step < least * 0.95);
-    let above = steps.iter().find(|step| **step > most * 1.05);
-    let bottom = below.copied().unwrap_or(least);
-    let top = above.copied().unwrap_or(most).max(bottom * 10.0);
+    let (bottom, top, beside) = logarithmic(points.iter().map(|(_, value)| *value));
     let furthest = points
         .iter()
         .map(|(percentile, _)| rank(*percentile))
@@ -145,11 +162,31 @@ fn latencies<'a>(curves: impl Iterator<Item = &'a [(f64, f64)]>) -> Axes {
             .filter(|mark| rank(*mark) <= furthest + 1e-9)
             .map(|mark| (rank(mark), format!("p{mark}")))
             .collect(),
-        beside: steps
-            .into_iter()
-            .filter(|step| *step >= bottom && *step <= top * 1.001)
-            .collect(),
+        beside,
     }
+}
+
+/// The ends of a logarithmic axis for these values, and the places on it that get a number.
+fn logarithmic(values: impl Iterator<Item = f64>) -> (f64, f64, Vec<f64>) {
+    let values: Vec<f64> = values.filter(|value| *value > 0.0).collect();
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = values.iter().copied().fold(0.0, f64::max);
+    let (least, most) = match most > 0.0 {
+        true => (least, most),
+        false => (1.0, 10.0),
+    };
+    // Between the powers of ten half of one is a round number too.
+    let steps: Vec<f64> = (-6..9)
+        .flat_map(|power| [1.0, 2.0, 5.0].map(|times| times * 10f64.powi(power)))
+        .collect();
+    let below = steps.iter().rev().find(|step| **step < least * 0.95);
+    let above = steps.iter().find(|step| **step > most * 1.05);
+    let bottom = below.copied().unwrap_or(least);
+    let top = above.copied().unwrap_or(most).max(bottom * 10.0);
+    let beside = steps
+        .into_iter()
+        .filter(|step| *step >= bottom && *step <= top * 1.001);
+    (bottom, top, beside.collect())
 }
 
 /// A step of 1, 2 or 5 times a power of ten that divides an axis into some five parts.

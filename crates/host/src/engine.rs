@@ -128,6 +128,12 @@ pub trait LoopEngine {
         let _ = (count, sink);
     }
 
+    /// Closes the connections that have waited longest for their next request: one in `part`, but `least` if there are
+    /// as many.
+    fn close_idle_connections(&self, part: usize, least: usize) {
+        let _ = (part, least);
+    }
+
     /// From now on, until [`LoopEngine::move_busy_connections`], counts the work that each connection causes.
     fn start_counting_work(&self) {}
 

@@ -84,6 +84,8 @@ pub struct LoopSlot {
     queued: AtomicUsize,
     /// Whether the state is [`SlotState::Open`], for readers without the lock.
     open: AtomicBool,
+    /// Memory is short: new connections are closed.
+    refuses: AtomicBool,
     /// What the loop runs when a connection was left for it.
     arrive: fn(),
 }
@@ -118,6 +120,7 @@ impl LoopSlot {
             queue: Mutex::default(),
             queued: AtomicUsize::new(0),
             open: AtomicBool::new(false),
+            refuses: AtomicBool::new(false),
             arrive,
         })
     }
@@ -142,6 +145,16 @@ impl LoopSlot {
     pub fn count_closed(&self) {
         self.connections
             .store(self.connections.load(Relaxed).saturating_sub(1), Relaxed);
+    }
+
+    /// Has the loop close new connections from now on, or take them again.
+    pub fn refuse_connections(&self, refuses: bool) {
+        self.refuses.store(refuses, Relaxed);
+    }
+
+    /// Whether new connections are closed.
+    pub fn is_refusing(&self) -> bool {
+        self.refuses.load(Relaxed)
     }
 
     fn queue(&self) -> MutexGuard<'_, ArrivalQueue> {

@@ -22,6 +22,11 @@ pub use rt::system::{
 
 use crate::signal::Signal;
 
+/// The size of a page of memory, in bytes.
+pub fn page_size() -> u64 {
+    rustix::param::page_size() as u64
+}
+
 /// Makes a copy of this process: see [`rt::system::fork`]. The child writes its own numbers into the error log.
 pub fn fork() -> io::Result<ForkSide> {
     let side = rt::system::fork()?;

@@ -10,9 +10,11 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::buffers;
 use crate::core::BodyInFile;
 use crate::request::Request;
 use crate::response_body::ResponseBody;
@@ -102,7 +104,9 @@ async fn read_rest(request: &mut Request) -> Result<(), u16> {
 /// go on meanwhile: it is lent to each poll. The content that was read stays with the request if this is dropped.
 pub struct BodyReading {
     /// `client_body_timeout`, since the last read.
-    timer: rt::Timer,
+    silence: ClientSilence,
+    /// The client is silent: what it has sent goes to the file.
+    is_freeing: bool,
     /// Whether a file for what exceeds `client_body_buffer_size` keeps its name.
     keep: BodyInFile,
     /// Under way; the client is not read meanwhile.
@@ -135,7 +139,8 @@ impl BodyReading {
 
     fn of_rest(request: &Request) -> Self {
         Self {
-            timer: rt::Timer::after(request.core().client_body_timeout),
+            silence: ClientSilence::new(request.core().client_body_timeout),
+            is_freeing: false,
             keep: BodyInFile::Off,
             file_work: None,
         }
@@ -163,16 +168,17 @@ impl BodyReading {
             }
             let body = &request.body;
             let (done, held) = (body.complete, body.memory.len());
-            if body.file.is_none() && held > buffer {
+            if body.file.is_none() && (held > buffer || self.is_freeing) {
                 self.file_work = Some(FileWork::create(request, self.keep));
                 continue;
             }
             // To the file as soon as the buffer is full, and the rest at the end. The lower bound keeps a tiny
             // `client_body_buffer_size` from making a write of every read.
             if held > 0
-                && (done || held >= buffer.max(READ_SIZE))
+                && (done || self.is_freeing || held >= buffer.max(READ_SIZE))
                 && let Some(file) = body.file.clone()
             {
+                self.is_freeing = false;
                 self.file_work = Some(FileWork::write(request, file));
                 continue;
             }
@@ -189,13 +195,17 @@ impl BodyReading {
         request: &mut Request,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), u16>> {
-        if let Err(error) = ready!(next_piece(request, &self.timer, context)) {
-            return Poll::Ready(Err(refuse_body(request, error)));
+        match ready!(next_piece(request, &mut self.silence, context)) {
+            Ok(ArrivedPiece::None) => {
+                self.is_freeing = ends_in_file(request);
+                return Poll::Ready(Ok(()));
+            }
+            Ok(ArrivedPiece::Some) => {}
+            Err(error) => return Poll::Ready(Err(refuse_body(request, error))),
         }
-        let core = request.core();
-        let limit = core.client_max_body_size;
+        let limit = request.core().client_max_body_size;
         // Between two successive reads, not for the whole content: nginx's meaning of `client_body_timeout`.
-        self.timer.set(core.client_body_timeout);
+        self.silence.begin();
         // `Content-Length` was checked when the location was chosen; only content without one can exceed the limit
         // here.
         if limit != 0 && request.body.length > limit {
@@ -246,26 +256,82 @@ impl FileWork {
     }
 }
 
+/// How long a client sends nothing before its content goes to the file, and the memory to others.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// `client_body_timeout`, in two parts: after the first one memory is freed.
+struct ClientSilence {
+    timer: rt::Timer,
+    timeout: Duration,
+    /// What follows the part that runs.
+    rest: Duration,
+}
+
+impl ClientSilence {
+    fn new(timeout: Duration) -> ClientSilence {
+        let mut silence = ClientSilence {
+            timer: rt::Timer::new(),
+            timeout,
+            rest: Duration::ZERO,
+        };
+        silence.begin();
+        silence
+    }
+
+    fn begin(&mut self) {
+        self.timer.set(self.timeout.min(PATIENCE));
+        self.rest = self.timeout.saturating_sub(PATIENCE);
+    }
+}
+
+/// What has come of the content.
+enum ArrivedPiece {
+    /// Nothing for [`PATIENCE`].
+    None,
+    /// Something, or the end.
+    Some,
+}
+
 fn next_piece(
     request: &mut Request,
-    timer: &rt::Timer,
+    silence: &mut ClientSilence,
     context: &mut Context<'_>,
-) -> Poll<Result<bool, BodyReadError>> {
+) -> Poll<Result<ArrivedPiece, BodyReadError>> {
     // The buffer is taken out for the call, because the content is borrowed as well.
     let body = &mut request.body;
     let mut memory = std::mem::take(&mut body.memory);
+    if memory.capacity() == 0 && body.file.is_some() {
+        memory = buffers::take_buffer();
+    }
     let result = match body.file {
         Some(_) => poll_batch(body, &mut memory, context),
         None => body.poll_read(&mut memory, READ_SIZE, context),
     };
+    // While nothing comes, an empty buffer is of use to others.
+    if result.is_pending() && memory.is_empty() {
+        buffers::give_buffer(std::mem::take(&mut memory));
+    }
     body.memory = memory;
     // The timer comes second: content that has arrived counts even if the loop looks late.
-    if result.is_ready() {
-        return result;
+    if let Poll::Ready(result) = result {
+        return Poll::Ready(result.map(|_| ArrivedPiece::Some));
     }
-    timer
-        .poll_expired(context)
-        .map(|()| Err(BodyReadError::TimedOut))
+    ready!(silence.timer.poll_expired(context));
+    let rest = std::mem::take(&mut silence.rest);
+    silence.timer.set(rest);
+    Poll::Ready(match rest.is_zero() {
+        true => Err(BodyReadError::TimedOut),
+        false => Ok(ArrivedPiece::None),
+    })
+}
+
+/// Whether what a silent client has sent ends up in the file anyway: `client_body_buffer_size` does not hold all that is
+/// announced.
+fn ends_in_file(request: &Request) -> bool {
+    let body = &request.body;
+    let announced = body.announced_length();
+    !body.memory.is_empty()
+        && announced.is_some_and(|length| length > request.core().client_body_buffer_size)
 }
 
 /// Takes what is at hand, up to [`WRITE_SIZE`], so that one write to the file carries it.

@@ -1,7 +1,7 @@
 //! The tasks that serve connections, reused.
 //!
-//! The future of a connection is large (18 KB: it has room for whatever may happen in a request). Creating one costs an
-//! allocation and a copy of all of it, more than reading and answering a small request does. So a task whose connection
+//! The future of a connection is large (2 KB: it has room for most of what may happen in a request). Creating one costs
+//! an allocation and a copy of all of it. So a task whose connection
 //! has ended waits for the next one; at most [`MAX_WAITING`] of them do.
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -12,7 +12,7 @@ use crate::connection_start;
 use crate::loop_connections::{LoopConnections, TablePlace};
 use crate::waiting_connection::WaitingConnection;
 
-/// How many tasks wait for a connection at most: about a megabyte for each loop.
+/// How many tasks wait for a connection at most: some 150 KB for each loop.
 const MAX_WAITING: usize = 64;
 
 /// How many of them stay after a peak.

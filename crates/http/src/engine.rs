@@ -270,6 +270,25 @@ impl LoopEngine for HttpLoopEngine {
         }
     }
 
+    fn close_idle_connections(&self, part: usize, least: usize) {
+        let connections = self.0.connections.borrow();
+        let idle = connections
+            .values()
+            .map(|connection| &connection.control)
+            .filter(|idle| !idle.is_closing());
+        let mut idle: Vec<_> = idle
+            .filter_map(|idle| Some((idle.waiting_since()?, idle)))
+            .collect();
+        let count = idle.len().div_ceil(part.max(1)).max(least);
+        if count < idle.len() {
+            // Which they are matters, not their order.
+            idle.select_nth_unstable_by_key(count, |(since, _)| *since);
+        }
+        for (_, idle) in idle.into_iter().take(count) {
+            idle.request_close();
+        }
+    }
+
     fn start_counting_work(&self) {
         let connections = self.0.connections.borrow();
         // The map's order may change between two samples; then some connections are missed, which only delays the

@@ -20,7 +20,7 @@ use crate::http_site::{HttpSite, Location};
 use crate::listen::ListenEndpoint;
 use crate::module::HttpModule;
 
-/// How many connections of a loop may keep the memory for a request while they are idle for a moment: some 30 MB. To
+/// How many connections of a loop may keep the memory for a request while they are idle for a moment: some 8 MB. To
 /// give it back and take it again costs as much as a fifth of a small request, so it is not done without need.
 const CROWD: usize = 1024;
 

@@ -1,14 +1,15 @@
 //! Memory that connections have given back goes back to the system.
 //!
 //! The allocator keeps what was freed for the next allocation, and after a peak of connections that is most of what the
-//! process has. It can be made to give all of it back, at the cost of a few milliseconds in which nothing can be
-//! allocated; so this is done only after much was freed, and a while later.
+//! process has. It can be made to give all of it back, at the cost of some milliseconds, in which a loop
+//! that needs more than its thread has at hand has to wait; so this is done on a thread of the pool, only after much was
+//! freed, and a while later.
 
 use std::cell::Cell;
 use std::time::Duration;
 
 /// How much less than at the last peak has to be in use, in bytes.
-const WORTH_IT: usize = 4 << 20;
+const WORTH_IT: usize = 1 << 20;
 
 /// How long after the peak the memory is given back: the next peak may begin at once.
 const AFTER: Duration = Duration::from_secs(5);

@@ -50,11 +50,9 @@ pub(crate) async fn accept_tls(
     // Before any byte arrives a close is no handshake failure.
     let untouched = input.is_empty();
     let timeout = client.rest_of(timeout);
-    let outcome = rt::timeout(
-        timeout,
-        handshake(http, site, endpoint, client, bytes, input),
-    )
-    .await;
+    // In a box: with room for a handshake the future of every connection would be ten times as large.
+    let handshake = Box::pin(handshake(http, site, endpoint, client, bytes, input));
+    let outcome = rt::timeout(timeout, handshake).await;
     // Whatever became of the handshake, which set its own rank: requests run in ordinary rank.
     rt::set_rank(rt::TaskRank::Ordinary);
     let error = match outcome {

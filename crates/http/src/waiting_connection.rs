@@ -1,6 +1,6 @@
 //! A connection of which nothing is there to read: before its first byte, and idle between two requests.
 //!
-//! The task that serves a request has a future of some 18 KB and the memory of a request. A connection that only waits
+//! The task that serves a request has a future of some 2 KB, and the memory of a request and its buffers. A connection that only waits
 //! needs neither, so it has a task of its own here, which holds the socket, what is known of the client, and a timer:
 //! about a kilobyte. When a byte comes, one of the tasks that serve connections takes over
 //! ([`crate::connection_tasks`]).

@@ -243,6 +243,11 @@ impl AcceptingEngine for LoopSessions {
 
     fn open_connection(self: &Rc<Self>, stream: StreamSocket, spec: &Arc<ListenerSpec>) {
         self.stream.counters.accepted.add(1);
+        if self.sockets.loop_slot().is_refusing() {
+            // If the option fails the client sees an ordinary end.
+            let _ = stream.set_reset_on_close();
+            return;
+        }
         let transport = SessionTransport::Stream(Rc::new(net::Transport::plain(stream)));
         self.take_in(AcceptedSession::new(transport, spec));
     }

@@ -29,6 +29,7 @@ use crate::affinity::CpuAffinity;
 use crate::events::EventsConf;
 use crate::modules::{self, ModuleSupport};
 use crate::sandbox_paths::{self, PathAccess};
+use crate::watchdog::MemoryBound;
 
 /// The user that workers run as if the configuration names none and the master is root. nginx's
 /// default, too.
@@ -64,6 +65,8 @@ pub(crate) struct CoreConf {
     pub(crate) shutdown_timeout: Duration,
     /// The environment variables that the worker keeps, or their new values.
     environment: Vec<(OsString, Option<OsString>)>,
+    /// What its memory is bounded by.
+    pub(crate) memory: MemoryBound,
     /// Whether the worker drops all privileges it does not need.
     pub(crate) sandbox: bool,
     /// The paths that it may access besides.
@@ -265,6 +268,27 @@ pub(crate) static DIRECTIVES: DirectiveTable<CoreConf> = DirectiveTable::<CoreCo
         None,
         "The timeout of a graceful shutdown, after which remaining connections are closed.",
         Setter::Millis(|core| &mut core.shutdown_timeout),
+    ),
+    row(
+        "worker_memory",
+        "auto | off | size | group=directory",
+        Some("auto"),
+        "How much memory there is. When 85 % of it are in use, connections that wait for a request are closed, the oldest \
+         first; from 92 % on, new connections are refused. `auto` is the limit of the control group, or the memory of \
+         the machine, or the limit of the control group whose directory is named; pages of files do not count as used. A \
+         size bounds the memory of the worker process itself.",
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |core, line| {
+            core.memory = match line.arg(0).text.as_slice() {
+                b"auto" => MemoryBound::Auto,
+                b"off" => MemoryBound::Off,
+                text if text.starts_with(b"group=") => {
+                    let folder = String::from_utf8_lossy(&text[b"group=".len()..]);
+                    MemoryBound::Group(PathBuf::from(folder.into_owned()))
+                }
+                _ => MemoryBound::Bytes(line.size(0)?),
+            };
+            Ok(())
+        }),
     ),
     row(
         "working_directory",

@@ -428,6 +428,7 @@ pub(crate) mod tests {
             writable: &|_| true,
             variable: &|_| None,
             user: 0,
+            replaced: None,
         };
         let paths = ServerPaths::find(ProgramIdentity::Weir, &options, &ground);
         let mut files = FileSnapshot::default();

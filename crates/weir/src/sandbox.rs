@@ -16,7 +16,7 @@ use crate::sandbox_paths::PathAccess;
 
 /// What the C library, time zones, the resolver and the process's statistics read. What does not
 /// exist is skipped.
-const READ: [&str; 20] = [
+const READ: [&str; 21] = [
     "/etc/host.conf",
     "/etc/hosts",
     "/etc/gai.conf",
@@ -29,6 +29,7 @@ const READ: [&str; 20] = [
     "/etc/timezone",
     "/lib",
     "/lib64",
+    "/proc/meminfo",
     "/proc/self",
     "/proc/sys",
     "/sys/devices/system/cpu",

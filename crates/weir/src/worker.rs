@@ -28,13 +28,15 @@ use host::engine::{
 use host::error_log::{LogFiles, LogLevel, LogWriteMode, Logger};
 use host::loop_slots::{ArrivingConnection, LoopArrival, LoopSlot, LoopSlots};
 
+use crate::core_conf::CoreConf;
 use crate::handover::{self, ConnectionSender};
 use crate::load_configuration::{LoadedConfiguration, StartupSettings};
 use crate::message::{GenerationMessage, OpenLogs};
 use crate::watchdog::{LoopActions, LoopWatchdog};
 use crate::worker_loop::{
     LoopEndGuard, abort_loop, configure_loop, count_work, cut_loop, drain_loop_to,
-    move_connections, move_work, place_connection, rescue, run_loop, stop_loop, take_arrivals,
+    move_connections, move_work, place_connection, rescue, run_loop, shed_idle, stop_loop,
+    take_arrivals,
 };
 
 /// How often the control thread checks whether an old configuration is still used.
@@ -206,7 +208,7 @@ impl WorkerLoops {
         await_loops(&answers);
         // Only after the others have been given the configuration: they are where the connections go.
         self.retire_loops(removed, &loop_slots);
-        self.configure_watchdog(&loop_slots, loaded.core.slow_turn());
+        self.configure_watchdog(&loop_slots, &loaded.core);
         let old = std::mem::replace(&mut self.current, loaded.engines);
         if !first {
             // Weak references: this list must not itself keep a configuration alive.
@@ -257,13 +259,14 @@ impl WorkerLoops {
 
     /// Starts the watchdog, or tells it the current loops. The server works without it, so a
     /// failure is only logged.
-    fn configure_watchdog(&mut self, loop_slots: &LoopSlots, limit: Duration) {
+    fn configure_watchdog(&mut self, loop_slots: &LoopSlots, loaded: &CoreConf) {
         if self.watchdog.is_none() {
             let help = LoopActions {
                 rescue,
                 move_connections,
                 count_work,
                 move_work,
+                shed_idle,
             };
             self.watchdog = LoopWatchdog::start(help)
                 .map_err(|error| {
@@ -276,7 +279,7 @@ impl WorkerLoops {
                 .ok();
         }
         if let Some(watchdog) = &self.watchdog {
-            watchdog.set(loop_slots, limit);
+            watchdog.set(loop_slots, loaded.slow_turn(), &loaded.memory, &self.log);
         }
     }
 

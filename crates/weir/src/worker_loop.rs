@@ -21,6 +21,7 @@ use host::error_log::{LogLevel, Logger};
 use host::loop_slots::{ArrivingConnection, LoopArrival, LoopSlot, LoopSlots, MovingConnection};
 
 use crate::affinity::CpuAffinity;
+use crate::watchdog::{SHED_LEAST, SHED_PART};
 
 /// How often a stopping loop checks whether its last connection is closed.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(10);
@@ -213,6 +214,13 @@ pub(crate) fn move_connections(count: usize, loop_slots: LoopSlots) {
             take: Rc::new(sink),
         };
         engine.move_idle_connections(count, sink);
+    }
+}
+
+/// Runs on a loop: closes connections that have long been idle.
+pub(crate) fn shed_idle() {
+    for engine in all_engines() {
+        engine.close_idle_connections(SHED_PART, SHED_LEAST);
     }
 }
 

@@ -10,6 +10,7 @@ use proto::h1::{ChunkDecoder, ChunkPiece};
 use proto::message::RequestFraming;
 
 use crate::body_reader::{BodyInput, BodyReadError};
+use crate::buffers;
 use crate::byte_stream::ByteStream;
 
 /// Decodes content out of the connection's input. What follows the content stays there: it is the next request.
@@ -29,6 +30,9 @@ enum BodyDecodeState {
 
 /// How much is read from the socket at once, in bytes.
 const READ_SIZE: usize = 16 * 1024;
+
+/// What the connection's input may keep in memory when it is empty, in bytes.
+const KEPT_INPUT: usize = 4 * 1024;
 
 impl Http1BodyInput {
     /// The input of a request with this framing; `None` when there is no content.
@@ -102,6 +106,10 @@ impl Http1BodyInput {
             }
         };
         input.drain(..used);
+        // What came along with the head may have been large, and the rest does not pass here.
+        if input.is_empty() && input.capacity() > KEPT_INPUT {
+            buffers::give_buffer(std::mem::take(&mut *input));
+        }
         self.taken += used as u64;
         match &self.state {
             BodyDecodeState::Done(_) => Some(Ok(true)),
@@ -141,12 +149,36 @@ impl BodyInput for Http1BodyInput {
             if let Some(result) = self.decode(out, max) {
                 return Poll::Ready(result);
             }
+            // Content with a length needs no decoding: it goes where it is wanted, and a slow client has no second
+            // buffer here.
+            if let BodyDecodeState::Length { left, .. } = &mut self.state {
+                let most = max.min(READ_SIZE);
+                let most = usize::try_from(*left).map_or(most, |left| most.min(left));
+                if *left == most as u64 {
+                    // Nothing follows that the buffer should have room for.
+                    out.reserve_exact(most);
+                }
+                match ready!(self.bytes.transport.poll_read_into(context, out, most)) {
+                    Ok(0) => return Poll::Ready(Err(BodyReadError::Closed)),
+                    Ok(n) => {
+                        *left -= n as u64;
+                        self.taken += n as u64;
+                        return Poll::Ready(Ok(*left == 0));
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) => return Poll::Ready(Err(BodyReadError::Io(error))),
+                }
+            }
             let mut input = self.bytes.input.borrow_mut();
-            match ready!(
-                self.bytes
-                    .transport
-                    .poll_read_into(context, &mut input, READ_SIZE)
-            ) {
+            if input.capacity() == 0 {
+                *input = buffers::take_buffer();
+            }
+            let transport = &self.bytes.transport;
+            let read = transport.poll_read_into(context, &mut input, READ_SIZE);
+            if read.is_pending() && input.is_empty() {
+                buffers::give_buffer(std::mem::take(&mut *input));
+            }
+            match ready!(read) {
                 Ok(0) => return Poll::Ready(Err(BodyReadError::Closed)),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

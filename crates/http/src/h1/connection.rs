@@ -113,10 +113,7 @@ impl<'a> Http1Connection<'a> {
             return ConnectionFate::Close;
         }
         let mut slot = self.request.take().unwrap_or_else(|| self.take_slot());
-        let RequestSlot {
-            request, buffers, ..
-        } = &mut *slot;
-        let request = request.get_or_insert_with(|| self.first_request(buffers));
+        let request = slot.request_or_else(|buffers| self.first_request(buffers));
         let next = self.serve_request(request).await;
         request.end();
         self.request = Some(slot);

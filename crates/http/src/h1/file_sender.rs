@@ -18,6 +18,9 @@ const COLD_PIECE: u64 = 512 * 1024;
 /// How much the page cache is asked about at a time, in bytes: hardly more than a socket accepts at once.
 const ASKED_PIECE: u64 = 1024 * 1024;
 
+/// Up to this size the output waits for what follows, and is kept for a client that takes nothing, in bytes.
+const KEPT_OUTPUT: usize = 4 * 1024;
+
 /// How much is copied at a time from a file that `sendfile` cannot be used for, in bytes: every slow client holds as
 /// much memory.
 const COPIED_PIECE: u64 = 64 * 1024;
@@ -32,6 +35,8 @@ impl Http1Sender {
     ) -> Result<(), ResponseSendError> {
         let mut offset = range.offset;
         let end = range.offset + range.length;
+        // How much of the output's end was read from the range, and can be read again.
+        let mut copied = 0;
         while offset < end {
             let mut want = (end - offset).min(job.portion);
             if job.pace.is_some() {
@@ -45,8 +50,10 @@ impl Http1Sender {
                 || end - offset <= READ_FILES_UP_TO;
             let sent = if read {
                 let want = want.min(job.buffer as u64).min(self.room(job, &range));
+                copied += want;
                 self.read_file(request, job, &range, offset, want).await?
             } else {
+                copied = 0;
                 // The chunk is announced before the file is sent. If the file turns out shorter the connection has to
                 // be closed.
                 self.begin_chunk(job, want);
@@ -56,8 +63,19 @@ impl Http1Sender {
             };
             offset += sent;
             job.paid(sent);
-            if job.pace.is_some() || self.out.len() >= GATHER {
+            // The last part leaves here, too, unless it is so small that it may wait for what follows.
+            let is_much = self.out.len()
+                >= if offset < end {
+                    self.most_output()
+                } else {
+                    KEPT_OUTPUT
+                };
+            if job.pace.is_some() || is_much && job.framing == ResponseFraming::Chunked {
                 self.flush(request, job).await?;
+                copied = 0;
+            } else if is_much {
+                offset -= self.flush_copied(request, job, copied).await?;
+                copied = 0;
             }
             if offset < end && job.pace.is_none() {
                 // Other connections get their turn between two portions.
@@ -78,6 +96,49 @@ impl Http1Sender {
             true => (GATHER - self.out.len()) as u64,
             false => u64::MAX,
         }
+    }
+
+    /// Sends the output, whose last `copied` bytes come from a file. If the client takes nothing for a while, they are
+    /// dropped and have to be read again: a thousand slow clients would hold a thousand copies. Returns how many were
+    /// dropped.
+    async fn flush_copied(
+        &mut self,
+        request: &mut Request,
+        job: &SendJob,
+        copied: u64,
+    ) -> Result<u64, ResponseSendError> {
+        let mut at = 0;
+        while at < self.out.len() {
+            match self.bytes.transport.try_write(&self.out[at..]) {
+                Ok(n) => {
+                    self.bytes.count_sent(n);
+                    at += n;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                    return Err(ResponseSendError::Failed(error));
+                }
+                Err(_) => {
+                    let patience = self.patience(job);
+                    if self.is_writable_within(request, patience).await? {
+                        continue;
+                    }
+                    self.note_slow_client();
+                    let dropped = copied.min((self.out.len() - at) as u64);
+                    let kept = self.out.len() - dropped as usize;
+                    let kept = self.out[at..kept].to_vec();
+                    self.release();
+                    self.out = kept;
+                    self.wait_writable(request, job.timeout.saturating_sub(patience))
+                        .await?;
+                    self.flush(request, job).await?;
+                    return Ok(dropped);
+                }
+            }
+        }
+        self.out.clear();
+        self.finish_write(request, job.timeout).await?;
+        Ok(0)
     }
 
     /// Reads a part of a file into the output. Returns how much, which is all of it or an error.

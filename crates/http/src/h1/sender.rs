@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proto::message::ResponseFraming;
+use rt::net::SocketOption;
 
 use crate::buffers;
 use crate::byte_stream::ByteStream;
@@ -32,6 +33,15 @@ const COPIED_UP_TO: usize = 2 * 1024;
 /// Output is gathered up to this size before it is sent, in bytes.
 pub(super) const GATHER: usize = 64 * 1024;
 
+/// How long a client may take nothing before it counts as slow.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How many bytes the kernel accepts for a slow client beyond those on their way.
+const UNSENT_OF_SLOW: i32 = 32 * 1024;
+
+/// [`GATHER`] for a slow client, which takes little at a time.
+const GATHER_FOR_SLOW: usize = 16 * 1024;
+
 /// How much of a file is sent before others get their turn when `sendfile_max_chunk` is 0, in bytes.
 const UNLIMITED_PORTION: u64 = 1 << 30;
 
@@ -42,6 +52,8 @@ pub(super) struct Http1Sender {
     /// and the buffer that the loop used last is still in the processor's cache.
     pub(super) out: Vec<u8>,
     timer: rt::Timer,
+    /// The client has been slower than [`PATIENCE`]: what it does not take is not kept for it.
+    is_slow: bool,
 }
 
 /// The settings of the response that is being sent, and how far it is.
@@ -65,6 +77,7 @@ impl Http1Sender {
             bytes,
             out: Vec::new(),
             timer: rt::Timer::new(),
+            is_slow: false,
         }
     }
 
@@ -448,12 +461,13 @@ impl Http1Sender {
     }
 
     /// Waits until TLS has written the records that it holds into the socket. Without TLS there are none.
-    async fn finish_write(
-        &self,
+    pub(super) async fn finish_write(
+        &mut self,
         request: &mut Request,
         timeout: Duration,
     ) -> Result<(), ResponseSendError> {
         while self.bytes.transport.has_pending() {
+            self.release();
             self.wait_flushed(request, timeout).await?;
         }
         Ok(())
@@ -509,30 +523,77 @@ impl Http1Sender {
         }
     }
 
+    /// Waits with an empty output, which others may use meanwhile.
     pub(super) async fn writable(
-        &self,
+        &mut self,
         request: &mut Request,
         job: &SendJob,
     ) -> Result<(), ResponseSendError> {
-        self.wait_writable(request, job.timeout).await
+        self.release();
+        let patience = self.patience(job);
+        if self.is_writable_within(request, patience).await? {
+            return Ok(());
+        }
+        self.note_slow_client();
+        self.wait_writable(request, job.timeout.saturating_sub(patience))
+            .await
     }
 
-    async fn wait_writable(
+    /// Up to which size output is gathered.
+    pub(super) fn most_output(&self) -> usize {
+        match self.is_slow {
+            true => GATHER_FOR_SLOW,
+            false => GATHER,
+        }
+    }
+
+    /// How long the client may take nothing before what is held for it is dropped: not at all, if it was slow before.
+    pub(super) fn patience(&self, job: &SendJob) -> Duration {
+        match self.is_slow {
+            true => Duration::ZERO,
+            false => PATIENCE.min(job.timeout),
+        }
+    }
+
+    /// Notes that the client is slow. From now on the kernel accepts little more than can be on its way: its memory is
+    /// bounded, too. Not for every client: a fast one would cost more wake-ups.
+    pub(super) fn note_slow_client(&mut self) {
+        if !std::mem::replace(&mut self.is_slow, true) {
+            // A socket that refuses the option takes more memory, nothing else.
+            let _ = self
+                .bytes
+                .transport
+                .socket()
+                .set_option(SocketOption::NotSentLow, UNSENT_OF_SLOW);
+        }
+    }
+
+    pub(super) async fn wait_writable(
         &self,
         request: &mut Request,
         timeout: Duration,
     ) -> Result<(), ResponseSendError> {
+        match self.is_writable_within(request, timeout).await? {
+            true => Ok(()),
+            false => Err(ResponseSendError::TimedOut),
+        }
+    }
+
+    /// Waits until the socket takes bytes; `false` if it does not in this time.
+    pub(super) async fn is_writable_within(
+        &self,
+        request: &mut Request,
+        timeout: Duration,
+    ) -> Result<bool, ResponseSendError> {
         self.timer.set(timeout);
         std::future::poll_fn(|context| {
             if let Poll::Ready(result) = self.bytes.transport.poll_writable(context) {
-                return Poll::Ready(result.map_err(ResponseSendError::Failed));
+                return Poll::Ready(result.map(|()| true).map_err(ResponseSendError::Failed));
             }
             // The client takes nothing now; a producer that works ahead must still not stall (an upstream whose
             // response is buffered should be read to its end and released).
             ResponseBody::poll_ahead_of(request, context);
-            self.timer
-                .poll_expired(context)
-                .map(|()| Err(ResponseSendError::TimedOut))
+            self.timer.poll_expired(context).map(|()| Ok(false))
         })
         .await
     }
@@ -557,7 +618,7 @@ impl Http1Sender {
     }
 
     /// Gives the output's memory to the next response on the loop.
-    fn release(&mut self) {
+    pub(super) fn release(&mut self) {
         buffers::give_buffer(std::mem::take(&mut self.out));
     }
 }

@@ -217,6 +217,8 @@ impl ResponseReader {
         {
             request.upstream.get_or_make().trailers = trailers.clone();
         }
+        // The client may take long for the rest.
+        self.scratch = Vec::new();
         self.exchange.finish(request, clean);
     }
 

@@ -152,7 +152,7 @@ impl ResponseSpool {
                 self.file = Some(file);
                 self.written += length;
                 // The buffer of the previous batch is reused for the next one.
-                if self.batch.is_empty() {
+                if self.batch.is_empty() && !ended {
                     self.batch = data;
                     self.batch.clear();
                 }

@@ -303,6 +303,9 @@ impl RequestTransmit {
                 return Ok(self.busy(before));
             }
             if !self.poll_refill(request, protocol, context)? {
+                // However long the client is silent, it costs no buffers: both are empty.
+                crate::buffers::give_buffer(std::mem::take(&mut self.scratch));
+                crate::buffers::give_buffer(std::mem::take(&mut self.out));
                 return Ok(TransmitProgress::Waiting);
             }
         }
@@ -418,6 +421,11 @@ impl RequestTransmit {
         room: usize,
         context: &mut Context<'_>,
     ) -> Result<bool, SendFailure> {
+        for buffer in [&mut self.scratch, &mut self.out] {
+            if buffer.capacity() == 0 {
+                *buffer = crate::buffers::take_buffer();
+            }
+        }
         self.scratch.clear();
         let core = request.core();
         let ended = match request

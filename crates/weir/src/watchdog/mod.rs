@@ -7,15 +7,22 @@
 //!
 //! The thread checks twice in the time that makes a loop late, and sleeps while all loops do.
 
+mod memory_gauge;
+mod memory_watch;
 mod work_balance;
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use base::sync::Mutex;
+use host::error_log::Logger;
 use host::loop_slots::{LoopSlot, LoopSlots};
+use memory_watch::MemoryWatch;
 use rt::report::RuntimeEvent;
 use work_balance::WorkBalance;
+
+pub(crate) use memory_gauge::MemoryBound;
+pub(crate) use memory_watch::{SHED_LEAST, SHED_PART};
 
 /// The minimum time between two stack traces: on an overloaded machine loops are late all the time,
 /// and the traces say little.
@@ -38,6 +45,8 @@ struct WatchedLoops {
     loop_slots: LoopSlots,
     /// Zero means that loops are never late.
     limit: Duration,
+    memory: MemoryBound,
+    log: Logger,
 }
 
 /// The thread; it ends when this value is dropped.
@@ -54,6 +63,8 @@ pub(crate) struct LoopActions {
     pub(crate) count_work: fn(),
     /// Move connections that cause this part of the work to the loop with this slot.
     pub(crate) move_work: fn(f64, u64, LoopSlots),
+    /// Close the connections that have been idle for longest.
+    pub(crate) shed_idle: fn(),
 }
 
 impl LoopWatchdog {
@@ -67,11 +78,19 @@ impl LoopWatchdog {
         Ok(LoopWatchdog(state))
     }
 
-    /// Sets the loops to watch, and the limit.
-    pub(crate) fn set(&self, loop_slots: &LoopSlots, limit: Duration) {
+    /// Sets the loops to watch, from when on one is late, and the bound of memory.
+    pub(crate) fn set(
+        &self,
+        loop_slots: &LoopSlots,
+        limit: Duration,
+        memory: &MemoryBound,
+        log: &Logger,
+    ) {
         let mut state = self.0.lock();
         state.loop_slots = loop_slots.clone();
         state.limit = limit;
+        state.memory = memory.clone();
+        state.log = log.clone();
     }
 }
 
@@ -92,16 +111,19 @@ fn watch(state: &Weak<Mutex<WatchedLoops>>, help: LoopActions) {
     let mut quiet = 0;
     let mut balanced = rt::clock::read_clock();
     let mut work = WorkBalance::default();
+    let mut memory = MemoryWatch::new();
     while let Some(shared) = state.upgrade() {
-        let (loop_slots, limit) = {
+        let (loop_slots, limit, bound, log) = {
             let state = shared.lock();
-            (state.loop_slots.clone(), state.limit)
+            let (memory, log) = (state.memory.clone(), state.log.clone());
+            (state.loop_slots.clone(), state.limit, memory, log)
         };
         // Not held during the sleep, or the thread would never end.
         drop(shared);
         if !limit.is_zero() {
             rescue_late_loops(&loop_slots, limit, &mut stalls, &mut reported, help);
         }
+        memory.look_at_memory(&bound, &loop_slots, &log, help);
         let passed = rt::clock::elapsed(balanced);
         if passed >= BALANCE_EVERY {
             balanced = rt::clock::read_clock();
@@ -112,7 +134,12 @@ fn watch(state: &Weak<Mutex<WatchedLoops>>, help: LoopActions) {
             .list
             .iter()
             .all(|loop_slot| loop_slot.handle().is_parked());
-        quiet = if all_parked { quiet + 1 } else { 0 };
+        // While memory is short it is looked at, even if nobody else has anything to do.
+        quiet = if all_parked && !memory.is_short() {
+            quiet + 1
+        } else {
+            0
+        };
         if quiet > QUIET_CHECKS {
             // One more round follows each doze, for a balance that has not been checked meanwhile.
             rt::stall::sleep_until_turn();
@@ -263,6 +290,7 @@ mod tests {
         },
         count_work: || {},
         move_work: |_, _, _| {},
+        shed_idle: || {},
     };
 
     #[test]

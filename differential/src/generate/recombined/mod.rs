@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use weir_strangers::template;
+use crate::template;
 
 use crate::case::tree::{Node, names, parse};
 use crate::case::{Case, File};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_strangers::samples;
+use crate::samples;
 
 use crate::case::tree::{Block, Node, parse, print};
 use crate::case::{Act, Case, Content, Protocol, Upstream};

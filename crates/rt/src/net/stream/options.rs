@@ -91,6 +91,8 @@ pub enum SocketOption {
     KeepInterval,
     /// TCP_KEEPCNT.
     KeepCount,
+    /// TCP_NOTSENT_LOWAT.
+    NotSentLow,
 }
 
 impl SocketOption {
@@ -103,6 +105,7 @@ impl SocketOption {
             SocketOption::ReceiveBuffer => (libc::SOL_SOCKET, libc::SO_RCVBUF),
             SocketOption::KeepInterval => (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
             SocketOption::KeepCount => (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
+            SocketOption::NotSentLow => (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
         }
     }
 }

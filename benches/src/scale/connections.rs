@@ -1,0 +1,336 @@
+//! The memory of connections that do nothing: silent, between two requests, and in the middle of one.
+
+use std::fs;
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls::ClientConfig;
+use xtask::shell;
+
+use super::client_socket::{self, ask, ask_by_tls, connect};
+use super::{Contender, Figure, ProgramKind, memory, origin, servers};
+use crate::server::{Folder, free_port};
+
+/// How long connections are left alone before memory is looked at: what is freed after a peak has been freed then.
+const REST: Duration = Duration::from_secs(8);
+
+/// The receive buffer of slow readers, in bytes.
+const READER_BUFFER: usize = 4096;
+
+/// What a client of an upload has sent of its megabyte.
+const UPLOADED: usize = 16 * 1024;
+
+/// What the clients do before they wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Silent,
+    Idle,
+    IdleTwice,
+    Tls,
+    TlsHttp2,
+    Upload,
+    UploadStreamed,
+    Reader,
+    ReaderCopied,
+    ReaderProxied,
+    ReaderUnbuffered,
+    ReaderCached,
+}
+
+const KINDS: &[(&str, Kind)] = &[
+    ("silent", Kind::Silent),
+    ("idle", Kind::Idle),
+    ("idle-twice", Kind::IdleTwice),
+    ("tls", Kind::Tls),
+    ("tls-h2", Kind::TlsHttp2),
+    ("upload", Kind::Upload),
+    ("upload-streamed", Kind::UploadStreamed),
+    ("reader", Kind::Reader),
+    ("reader-copied", Kind::ReaderCopied),
+    ("reader-proxied", Kind::ReaderProxied),
+    ("reader-unbuffered", Kind::ReaderUnbuffered),
+    ("reader-cached", Kind::ReaderCached),
+];
+
+impl Kind {
+    /// Whether the server has a connection to the origin for each of them, too.
+    fn is_double(self) -> bool {
+        matches!(
+            self,
+            Kind::UploadStreamed | Kind::ReaderProxied | Kind::ReaderUnbuffered
+        )
+    }
+
+    /// HAProxy has neither files nor buffers on disk, and its cache no object of a megabyte.
+    fn is_for(self, program: ProgramKind) -> bool {
+        program != ProgramKind::Haproxy
+            || matches!(
+                self,
+                Kind::Silent | Kind::Idle | Kind::IdleTwice | Kind::Tls | Kind::TlsHttp2
+            )
+            || self.is_double()
+    }
+}
+
+pub(super) fn measure(
+    contenders: &[Contender],
+    size: usize,
+    wanted: &str,
+    leave: u64,
+    figures: &mut Vec<Figure>,
+) -> Result<(), String> {
+    let origin = origin::start()?;
+    for (name, kind) in KINDS {
+        if !wanted.is_empty() && !wanted.split(',').any(|one| one == *name) {
+            continue;
+        }
+        // Below the limit of each process: the servers have other descriptors, and this one has the origin's.
+        let most = descriptors() / if kind.is_double() { 2 } else { 1 };
+        let count = size.min(most.saturating_sub(500));
+        for contender in contenders.iter().filter(|one| kind.is_for(one.kind)) {
+            println!("{count} connections, {name}: {}", contender.name);
+            let (each, held) = hold(contender, *kind, count, origin, leave)?;
+            let figure = |name: String, unit, value| Figure {
+                name,
+                unit,
+                size: count,
+                program: contender.name,
+                value,
+            };
+            figures.push(figure((*name).to_owned(), "bytes per connection", each));
+            let after = format!("{name}: held after the end");
+            figures.push(figure(after, "MB", held));
+        }
+    }
+    Ok(())
+}
+
+fn descriptors() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current.map_or(usize::MAX, |most| most as usize)
+}
+
+/// A server that ends when this is dropped.
+struct Running {
+    child: Child,
+    port: u16,
+    tls_port: u16,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        servers::end(&mut self.child);
+    }
+}
+
+/// Opens the connections, and closes them: bytes of each, and MB that stay.
+fn hold(
+    contender: &Contender,
+    kind: Kind,
+    count: usize,
+    origin: u16,
+    leave: u64,
+) -> Result<(f64, f64), String> {
+    let folder = Folder::new("scale-connections")?;
+    let server = start(contender, &folder.path, origin)?;
+    let crowd = ClientCrowd::new(kind, &server)?;
+    if kind == Kind::ReaderCached {
+        fill_cache(server.port)?;
+    }
+    // What is made once is there before the first look.
+    for number in 0..4 {
+        drop(crowd.open(number)?);
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    let processes = memory::family(server.child.id());
+    let dirty = || memory::rollup(&processes, "Private_Dirty") as f64;
+    let before = dirty();
+    let clients: Result<Vec<TcpStream>, String> =
+        (0..count).map(|number| crowd.open(number)).collect();
+    let clients = clients?;
+    std::thread::sleep(REST);
+    let each = (dirty() - before) / count as f64;
+    drop(clients);
+    std::thread::sleep(Duration::from_secs(leave));
+    Ok((each, ((dirty() - before) / 1e6).max(0.0)))
+}
+
+/// Clients of one kind.
+struct ClientCrowd {
+    kind: Kind,
+    port: u16,
+    tls: Arc<ClientConfig>,
+}
+
+impl ClientCrowd {
+    fn new(kind: Kind, server: &Running) -> Result<ClientCrowd, String> {
+        let is_tls = matches!(kind, Kind::Tls | Kind::TlsHttp2);
+        let protocols: &[&str] = if kind == Kind::TlsHttp2 { &["h2"] } else { &[] };
+        Ok(ClientCrowd {
+            kind,
+            port: if is_tls { server.tls_port } else { server.port },
+            tls: client_socket::trusting(protocols)?,
+        })
+    }
+
+    fn open(&self, number: usize) -> Result<TcpStream, String> {
+        self.step(number)
+            .map_err(|error| format!("client {number}: {error}"))
+    }
+
+    fn step(&self, number: usize) -> std::io::Result<TcpStream> {
+        let buffer = match self.kind {
+            Kind::Reader
+            | Kind::ReaderCopied
+            | Kind::ReaderProxied
+            | Kind::ReaderUnbuffered
+            | Kind::ReaderCached => Some(READER_BUFFER),
+            _ => None,
+        };
+        let mut stream = connect(self.port, number, buffer)?;
+        let path = match self.kind {
+            Kind::Silent => return Ok(stream),
+            Kind::Idle | Kind::IdleTwice => {
+                for _ in 0..if self.kind == Kind::Idle { 1 } else { 2 } {
+                    ask(&mut stream, &get("/"), b"hello")?;
+                }
+                return Ok(stream);
+            }
+            Kind::Tls => return ask_by_tls(stream, &self.tls, &get("/"), b"hello"),
+            Kind::TlsHttp2 => {
+                let request = client_socket::http2_request();
+                return ask_by_tls(stream, &self.tls, &request, b"hello");
+            }
+            Kind::Upload | Kind::UploadStreamed => {
+                let path = if self.kind == Kind::Upload {
+                    "/in"
+                } else {
+                    "/in-streamed"
+                };
+                let head = format!(
+                    "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n",
+                    origin::BODY
+                );
+                stream.write_all(head.as_bytes())?;
+                stream.write_all(&[b'y'; UPLOADED])?;
+                return Ok(stream);
+            }
+            Kind::Reader => "/file",
+            Kind::ReaderCopied => "/copied",
+            Kind::ReaderProxied => "/out",
+            Kind::ReaderUnbuffered => "/out-unbuffered",
+            Kind::ReaderCached => "/cached",
+        };
+        stream.write_all(&get(path))?;
+        Ok(stream)
+    }
+}
+
+fn get(path: &str) -> Vec<u8> {
+    format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n")
+        .into_bytes()
+}
+
+fn fill_cache(port: u16) -> Result<(), String> {
+    let fill = || {
+        let mut stream = connect(port, 0, None)?;
+        let request = "GET /cached HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes())?;
+        std::io::copy(&mut stream, &mut std::io::sink())
+    };
+    fill().map(drop).map_err(|error| error.to_string())
+}
+
+fn start(contender: &Contender, folder: &Path, origin: u16) -> Result<Running, String> {
+    let (port, tls_port) = (free_port()?, free_port()?);
+    let told = |error: std::io::Error| error.to_string();
+    fs::write(folder.join("html/big"), vec![b'x'; origin::BODY]).map_err(told)?;
+    servers::write_certificates(folder, 1)?;
+    let mut command = Command::new(&contender.binary);
+    let configuration = folder.join("server.conf");
+    let text = match contender.kind {
+        ProgramKind::Haproxy => {
+            command.arg("-f").arg(&configuration);
+            haproxy(folder, port, tls_port, origin)
+        }
+        ProgramKind::Weir | ProgramKind::Nginx => {
+            let prefix = format!("{}/", folder.display());
+            command.args(["-p", &prefix, "-c", "server.conf", "-e", "error.log"]);
+            nginx(folder, port, tls_port, origin)
+        }
+    };
+    fs::write(&configuration, text).map_err(told)?;
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| format!("{}: {error}", contender.binary.display()))?;
+    let server = Running {
+        child,
+        port,
+        tls_port,
+    };
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        if Instant::now() > deadline {
+            return Err(format!("{} does not start", contender.name));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(server)
+}
+
+fn nginx(folder: &Path, port: u16, tls_port: u16, origin: u16) -> String {
+    let user = if shell::is_root() { "user root;" } else { "" };
+    let folder = folder.display();
+    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+    let temporary: String = temporary
+        .map(|name| format!("{name}_temp_path {folder}/{name}; "))
+        .concat();
+    let descriptors = descriptors();
+    format!(
+        "{user} daemon off; worker_processes 1; pid {folder}/server.pid; error_log {folder}/error.log error;
+         worker_rlimit_nofile {descriptors};
+         events {{ worker_connections 100000; }}
+         http {{
+             access_log off; {temporary}
+             proxy_cache_path {folder}/cache keys_zone=z:10m;
+             keepalive_timeout 1h; client_body_timeout 1h; client_header_timeout 1h; send_timeout 1h; proxy_read_timeout 1h;
+             client_max_body_size 10m;
+             server {{
+                 listen 127.0.0.1:{port} backlog=8192;
+                 listen 127.0.0.1:{tls_port} ssl http2 backlog=8192;
+                 ssl_certificate {folder}/certificate-0.pem; ssl_certificate_key {folder}/key.pem;
+                 location / {{ return 200 hello; }}
+                 location /file {{ sendfile on; alias {folder}/html/big; }}
+                 location /copied {{ alias {folder}/html/big; }}
+                 location /in {{ proxy_pass http://127.0.0.1:{origin}; }}
+                 location /in-streamed {{
+                     proxy_pass http://127.0.0.1:{origin}; proxy_http_version 1.1; proxy_request_buffering off;
+                 }}
+                 location /out {{ proxy_pass http://127.0.0.1:{origin}; }}
+                 location /out-unbuffered {{ proxy_pass http://127.0.0.1:{origin}; proxy_buffering off; }}
+                 location /cached {{ proxy_pass http://127.0.0.1:{origin}; proxy_cache z; proxy_cache_valid 200 1h; }}
+             }}
+         }}"
+    )
+}
+
+fn haproxy(folder: &Path, port: u16, tls_port: u16, origin: u16) -> String {
+    let folder = folder.display();
+    format!(
+        "global\n  nbthread 1\n  maxconn {}\n\
+         defaults\n  mode http\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\n  \
+         timeout http-request 1h\n  timeout http-keep-alive 1h\n\
+         frontend f\n  bind 127.0.0.1:{port} backlog 8192\n  \
+         bind 127.0.0.1:{tls_port} backlog 8192 ssl crt {folder}/both-0.pem alpn h2,http/1.1\n  \
+         http-request return status 200 content-type text/plain string hello if {{ path / }}\n  default_backend b\n\
+         backend b\n  server s 127.0.0.1:{origin}\n",
+        descriptors() / 2 - 100
+    )
+}
