@@ -13,6 +13,7 @@
 
 mod accept;
 mod certificate;
+mod checked_pairs;
 mod ciphers;
 mod client;
 mod config_error;
