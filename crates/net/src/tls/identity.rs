@@ -5,7 +5,7 @@
 use std::fmt;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use bstr::{BStr, ByteSlice};
 use rustls::pki_types::{
@@ -15,14 +15,21 @@ use rustls::sign::{CertifiedKey, Signer, SigningKey};
 use rustls::{SignatureAlgorithm, SignatureScheme};
 
 use super::certificate::Certificate;
-use super::checked_pairs::{self, ContentDigest};
+use super::checked_pairs;
 use super::config_error::TlsConfigError;
+use super::content_digest::ContentDigest;
 use super::ocsp::OcspStaple;
 use super::provider::provider;
+use super::shared_by_name::SharedByName;
 use super::{encrypted_key, pem};
 
 /// The longest password in bytes; nginx's bound.
 const MAX_PASSWORD: usize = 4096;
+
+/// The identities that are in use, by content: servers share them, and so do the configurations before and after a
+/// reload.
+static IDENTITIES: LazyLock<SharedByName<ContentDigest, TlsIdentity>> =
+    LazyLock::new(SharedByName::default);
 
 /// A chain, leaf first, with the leaf's private key.
 pub struct TlsIdentity {
@@ -63,17 +70,17 @@ impl TlsIdentity {
         let known = |certificate: &[u8], key: &[u8]| {
             let digest = ContentDigest::of([certificate, key].into_iter().chain(texts(passwords)));
             content = Some(digest);
-            checked_pairs::shared(&digest).or_else(|| {
+            IDENTITIES.find(&digest).or_else(|| {
                 let algorithm = checked_pairs::is_checked(&digest)?;
                 let identity = Self::unparsed(certificate, key, passwords, algorithm)?;
-                checked_pairs::share(digest, &identity);
+                IDENTITIES.insert(digest, &identity);
                 Some(identity)
             })
         };
         let identity = Self::load_unless(certificate, key, passwords, read, known)?;
         if let Some(digest) = content {
             checked_pairs::note_checked(digest, identity.key.key.algorithm());
-            checked_pairs::share(digest, &identity);
+            IDENTITIES.insert(digest, &identity);
         }
         Ok(identity)
     }

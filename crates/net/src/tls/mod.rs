@@ -17,6 +17,7 @@ mod checked_pairs;
 mod ciphers;
 mod client;
 mod config_error;
+mod content_digest;
 mod distinguished_names;
 mod encrypted_key;
 mod external_sessions;

@@ -17,8 +17,8 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::*;
 
 use super::certificate::{Certificate, SignedContent};
-use super::checked_pairs::ContentDigest;
 use super::config_error::TlsConfigError;
+use super::content_digest::ContentDigest;
 use super::pem;
 use super::provider::algorithms;
 use super::shared_by_name::SharedByName;
