@@ -89,6 +89,102 @@ fn map_may_include_a_file_be_volatile_and_have_a_combined_source() {
     ]);
 }
 
+/// Rows of a block that is too long to be kept line by line: the server reads them from the text.
+fn many_rows(prefix: &str, value: &str) -> String {
+    let row = |number| format!("{prefix}{number} {value}{number};\n");
+    (0..3000).map(row).collect()
+}
+
+#[test]
+fn a_very_long_map_has_all_its_rows_wherever_they_are_from() {
+    let conf = format!(
+        "map $arg_x $y {{
+            default none; # a comment; with signs {{
+            {}
+            'in quotes' \"1; 2\";
+            include more.map;
+            escaped\\;sign escaped;
+            var <$arg_v>;
+            ~^re(.+)$ re:$1;
+            include last.*;
+        }}
+        map $arg_h $h {{ {} hostnames; *.host.example wild; }}
+        server {{ listen 127.0.0.1:%%PORT%%; return 200 \"$y|$h\"; }}",
+        many_rows("first", "f"),
+        many_rows("www", "w"),
+    );
+    let server = http(&conf)
+        .file("more.map", many_rows("more", "m"))
+        .file("last.map", "END the-end;")
+        .start();
+    server.answers(&[
+        ("/?x=first0", 200, "f0|"),
+        ("/?x=FIRST2999", 200, "f2999|"),
+        ("/?x=first3000", 200, "none|"),
+        ("/?x=more1500", 200, "m1500|"),
+        ("/?x=escaped\\;sign", 200, "escaped|"),
+        ("/?x=var&v=value", 200, "<value>|"),
+        ("/?x=rexy", 200, "re:xy|"),
+        ("/?x=end", 200, "the-end|"),
+        ("/?x=in&h=www17.", 200, "none|w17"),
+        ("/?h=a.b.host.example", 200, "none|wild"),
+    ]);
+}
+
+#[test]
+fn mistakes_in_a_very_long_map_are_found_where_they_are() {
+    let test = |row: &str| {
+        let rows = many_rows("k", "v");
+        let conf = format!(
+            "map $arg_x $y {{\n{rows}{row}\n}}\nserver {{ listen 127.0.0.1:%%PORT%%; return 200 $y; }}"
+        );
+        http(&conf).test()
+    };
+    assert_eq!(test("good one;").code, 0);
+    for (row, complaint) in [
+        ("k2000 twice;", "conflicting parameter \"k2000\""),
+        ("a b c;", "invalid number of the map parameters"),
+        ("a { b c; }", "unexpected \"{\""),
+        ("a b", "unexpected \"}\""),
+        ("a $;", "invalid variable name"),
+        ("include gone;", "gone\" failed"),
+    ] {
+        let said = test(row);
+        assert_eq!(said.code, 1, "{row}");
+        let first = said.first_line();
+        assert!(first.contains(complaint), "{row}: {first}");
+        // The rows begin after the line of the head, which is the same for all.
+        let line = |text: &str| {
+            text.rsplit_once(':')
+                .and_then(|(_, line)| line.parse().ok())
+        };
+        let number: Option<usize> = line(first);
+        let head = line(test("k0 x;").first_line()).expect("a line");
+        let after = if row == "a b" { 1 } else { 0 };
+        assert_eq!(number, Some(head + after), "{row}: {first}");
+    }
+}
+
+#[test]
+fn a_very_long_geo_has_all_its_networks() {
+    let rows: String = (0..3000)
+        .map(|number| format!("10.{}.{}.0/24 v{number};\n", number / 256, number % 256))
+        .collect();
+    let conf = format!(
+        "geo $arg_ip $g {{ default none; include networks; {rows} delete 10.0.7.0/24; 10.0.8.9 one; }}
+        server {{ listen 127.0.0.1:%%PORT%%; return 200 $g; }}"
+    );
+    let server = http(&conf).file("networks", "192.0.2.0/24 first;").start();
+    server.answers(&[
+        ("/?ip=10.0.0.1", 200, "v0"),
+        ("/?ip=10.11.183.255", 200, "v2999"),
+        ("/?ip=10.0.7.1", 200, "none"),
+        ("/?ip=10.0.8.8", 200, "v8"),
+        ("/?ip=10.0.8.9", 200, "one"),
+        ("/?ip=192.0.2.200", 200, "first"),
+    ]);
+}
+
 #[test]
 fn map_values_are_lazy_and_cached_in_a_request() {
     let conf = "

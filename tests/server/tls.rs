@@ -680,6 +680,82 @@ fn encrypted_keys_are_opened_with_a_password_of_the_file() {
     }
 }
 
+/// The certificate that a client of this name is shown, and the answer.
+fn shown_certificate(server: &Server, name: &str) -> (Vec<u8>, String) {
+    let mut stream = Client::new().connect(server, 0, name);
+    let answer = ask(&mut stream, "/", &format!("Host: {name}")).expect("an answer");
+    let chain = stream.conn.peer_certificates().expect("a certificate");
+    (chain[0].to_vec(), body(&answer).to_owned())
+}
+
+fn der(pair: &Pair) -> Vec<u8> {
+    let certificate = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).expect("PEM");
+    certificate.to_vec()
+}
+
+/// Servers whose files have the same content share what was read, and a reload reads only other content; each still
+/// has what its files say.
+#[test]
+fn a_reload_takes_the_certificates_that_changed_and_refuses_those_that_do_not_fit() {
+    let names = ["a.example", "b.example", "c.example"];
+    let [shared, own, newer] = names.map(self_signed);
+    let block = |round: usize| {
+        names
+            .iter()
+            .map(|name| {
+                format!(
+                    "server {{ listen 127.0.0.1:%%PORT%% ssl; server_name {name}; ssl_certificate {name}.crt;
+                     ssl_certificate_key {name}.key; location / {{ return 200 '{name} {round}'; }} }}"
+                )
+            })
+            .collect::<String>()
+    };
+    let site = names.iter().zip([&shared, &own, &shared]);
+    let site = site.fold(http(&block(0)), |site, (name, pair)| {
+        site.file(&format!("{name}.crt"), &pair.certificate)
+            .file(&format!("{name}.key"), &pair.key)
+    });
+    let mut server = site.tolerate("key values mismatch").start();
+    let reloaded = |server: &mut Server, round: usize| {
+        server.reconfigure(&block(round));
+        server.signal(Signal::HUP);
+    };
+    let arrives = |server: &Server, round: usize| {
+        let is_new = || {
+            let (_, answer) = shown_certificate(server, "a.example");
+            answer.ends_with(&format!(" {round}")).then_some(())
+        };
+        assert!(until(is_new).is_some(), "configuration {round}");
+    };
+    let check = |server: &Server, pairs: [&Pair; 3]| {
+        for (name, pair) in names.iter().zip(pairs) {
+            let (certificate, answer) = shown_certificate(server, name);
+            assert!(answer.starts_with(name), "{answer}");
+            assert_eq!(certificate, der(pair), "{name}");
+        }
+    };
+    check(&server, [&shared, &own, &shared]);
+    let write = |server: &Server, file: &str, text: &str| {
+        std::fs::write(server.path(file), text).expect("a folder of ours");
+    };
+    // One of two servers that shared a certificate gets another one.
+    write(&server, "c.example.crt", &newer.certificate);
+    write(&server, "c.example.key", &newer.key);
+    reloaded(&mut server, 1);
+    arrives(&server, 1);
+    check(&server, [&shared, &own, &newer]);
+    // A known certificate and a known key that do not belong together.
+    write(&server, "b.example.key", &shared.key);
+    reloaded(&mut server, 2);
+    server.line("error.log", "key values mismatch");
+    check(&server, [&shared, &own, &newer]);
+    // What was there before is taken again.
+    write(&server, "b.example.key", &own.key);
+    reloaded(&mut server, 3);
+    arrives(&server, 3);
+    check(&server, [&shared, &own, &newer]);
+}
+
 #[test]
 fn what_is_missing_is_said() {
     let text = |block: &str| https(block).test().stderr;

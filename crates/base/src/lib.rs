@@ -14,6 +14,7 @@ pub mod slab;
 pub mod span;
 pub mod sync;
 pub mod text;
+pub mod text_table;
 pub mod units;
 
 pub use errno::ErrnoText;
@@ -22,3 +23,4 @@ pub use number_map::NumberMap;
 pub use slab::Slab;
 pub use span::{FileId, Span};
 pub use text::{BStr, BString, ByteSlice};
+pub use text_table::TextTable;

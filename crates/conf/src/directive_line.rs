@@ -14,11 +14,12 @@ use crate::diagnostic::{Diagnostic, DiagnosticPlace};
 use crate::directive_contexts::HTTP;
 use crate::expression::Expression;
 use crate::file_source::FileSource;
+use crate::long_block::BlockLines;
 use crate::parse;
 use crate::regex::Regex;
 use crate::system_needs::PathUse;
 use crate::table::BufferSizes;
-use crate::tree::{DirectiveNode, DirectiveWord, SourceMap};
+use crate::tree::{BlockContent, DirectiveNode, DirectiveWord, SourceMap};
 
 /// One directive in one block. Words are counted from 0, without the name.
 pub struct DirectiveLine<'a, 'b> {
@@ -70,19 +71,17 @@ impl<'a> DirectiveLine<'a, '_> {
 
     /// The rows of data between the braces, as in `types` and `map`. Those with braces of their own
     /// are reported and skipped.
-    pub fn entries(&mut self) -> Vec<&'a DirectiveNode> {
-        let node = self.node;
-        let (rows, blocks): (Vec<_>, Vec<_>) = node
-            .block
-            .nodes()
-            .iter()
-            .partition(|entry| matches!(entry.block, crate::tree::BlockContent::None));
-        for block in blocks {
-            let brace = block.head.last_byte();
-            self.level
-                .report(Diagnostic::error("unexpected \"{\"", brace));
+    pub fn entries(&mut self) -> BlockLines<'a> {
+        let block = &self.node.block;
+        // A long block has no braces, and would become nodes.
+        if let BlockContent::Nodes(nodes) = block {
+            for node in nodes.iter().filter(|node| node.has_braces()) {
+                let brace = node.head.last_byte();
+                self.level
+                    .report(Diagnostic::error("unexpected \"{\"", brace));
+            }
         }
-        rows
+        block.lines().without_braces()
     }
 
     // Readers of words.
@@ -417,6 +416,11 @@ impl<'a> DirectiveLine<'a, '_> {
 }
 
 impl DirectiveNode {
+    /// Whether it has braces.
+    pub fn has_braces(&self) -> bool {
+        !matches!(self.block, BlockContent::None)
+    }
+
     /// An error about this directive: for rows of data in a block.
     pub fn error(&self, message: impl Into<String>) -> Diagnostic {
         let last = self.args.last().map_or(self.name.span, |word| word.span);

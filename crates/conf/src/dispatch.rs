@@ -161,9 +161,10 @@ fn apply_defaults(nodes: &[DirectiveNode], confs: &mut BlockConfs, level: &mut B
 fn default_node(name: &str, default: &str) -> DirectiveNode {
     let text = format!("{name} {default};");
     let mut errors = Vec::new();
-    let mut words = Lexer::new(text.as_bytes(), FileId::NONE, true)
-        .statement(&mut errors)
-        .words;
+    let mut placed = Vec::new();
+    let mut lexer = Lexer::new(text.as_bytes(), FileId::NONE, true);
+    lexer.statement(&mut placed, &mut errors);
+    let mut words: Vec<DirectiveWord> = placed.iter().map(|word| lexer.resolve(*word)).collect();
     for word in &mut words {
         word.span = Span::NONE;
     }

@@ -16,9 +16,15 @@ use crate::tree::{DirectiveWord, MAX_ERRORS};
 /// quote into an error at the quote instead of one at the end of the file.
 pub(crate) const MAX_WORD: usize = 4096;
 
-/// The words up to the sign that ends them.
+/// A word by its place. Its text is made by [`Lexer::resolve`] for those who need it.
+#[derive(Clone, Copy)]
+pub(crate) struct PlacedWord {
+    pub(crate) span: Span,
+    pub(crate) quoted: bool,
+}
+
+/// What follows the words of a statement.
 pub(crate) struct Statement {
-    pub(crate) words: Vec<DirectiveWord>,
     pub(crate) end: StatementEnd,
     /// From the first word to the sign, which is its last byte.
     pub(crate) span: Span,
@@ -33,6 +39,7 @@ pub(crate) enum StatementEnd {
     File,
 }
 
+#[derive(Clone)]
 pub(crate) struct Lexer<'t> {
     text: &'t [u8],
     at: usize,
@@ -63,6 +70,27 @@ impl<'t> Lexer<'t> {
         self
     }
 
+    /// Starts at this offset instead of at the beginning.
+    pub(crate) fn starting_at(mut self, at: u32) -> Lexer<'t> {
+        self.at = at as usize;
+        self
+    }
+
+    /// The file that the text is from.
+    pub(crate) fn file(&self) -> FileId {
+        self.file
+    }
+
+    /// A word with its text.
+    pub(crate) fn resolve(&self, word: PlacedWord) -> DirectiveWord {
+        let raw = &self.text[word.span.start as usize..word.span.end as usize];
+        DirectiveWord {
+            text: unescape(raw),
+            span: word.span,
+            quoted: word.quoted,
+        }
+    }
+
     /// The text not yet read.
     pub(crate) fn rest(&self) -> &'t [u8] {
         &self.text[self.at..]
@@ -87,9 +115,14 @@ impl<'t> Lexer<'t> {
         self.gave_up
     }
 
-    /// The next statement. Errors are recorded and skipped, since the rest is still worth parsing.
-    pub(crate) fn statement(&mut self, errors: &mut Vec<Diagnostic>) -> Statement {
-        let mut words: Vec<DirectiveWord> = Vec::new();
+    /// The next statement, whose words replace those in `words`. Errors are recorded and skipped, since the rest
+    /// is still worth parsing.
+    pub(crate) fn statement(
+        &mut self,
+        words: &mut Vec<PlacedWord>,
+        errors: &mut Vec<Diagnostic>,
+    ) -> Statement {
+        words.clear();
         loop {
             if errors.len() >= MAX_ERRORS {
                 self.give_up();
@@ -98,7 +131,6 @@ impl<'t> Lexer<'t> {
             let start = self.at;
             if words.is_empty() && self.closes_before(start) {
                 return Statement {
-                    words,
                     end: StatementEnd::Close,
                     span: self.span(start, start),
                 };
@@ -118,8 +150,8 @@ impl<'t> Lexer<'t> {
                     continue;
                 }
             };
-            if let Some((end, span)) = self.end_statement(end, sign, &words, errors) {
-                return Statement { words, end, span };
+            if let Some((end, span)) = self.end_statement(end, sign, words, errors) {
+                return Statement { end, span };
             }
         }
     }
@@ -129,7 +161,7 @@ impl<'t> Lexer<'t> {
         &mut self,
         end: StatementEnd,
         sign: Span,
-        words: &[DirectiveWord],
+        words: &[PlacedWord],
         errors: &mut Vec<Diagnostic>,
     ) -> Option<(StatementEnd, Span)> {
         let head = words
@@ -171,7 +203,7 @@ impl<'t> Lexer<'t> {
     }
 
     /// A word's place including an opening quote, which is where its directive starts.
-    fn head(&self, first: &DirectiveWord) -> Span {
+    fn head(&self, first: &PlacedWord) -> Span {
         Span {
             start: first.span.start - u32::from(first.quoted),
             ..first.span
@@ -180,7 +212,7 @@ impl<'t> Lexer<'t> {
 
     fn end_of_text(
         &mut self,
-        words: Vec<DirectiveWord>,
+        words: &mut Vec<PlacedWord>,
         errors: &mut Vec<Diagnostic>,
     ) -> Statement {
         let at = self.span(self.text.len(), self.text.len());
@@ -189,8 +221,8 @@ impl<'t> Lexer<'t> {
             errors.push(error.note("a \";\" is missing here"));
             self.give_up();
         }
+        words.clear();
         Statement {
-            words: Vec::new(),
             end: StatementEnd::File,
             span: at,
         }
@@ -226,7 +258,7 @@ impl<'t> Lexer<'t> {
         }
     }
 
-    fn word(&mut self, first: u8, errors: &mut Vec<Diagnostic>) -> Option<DirectiveWord> {
+    fn word(&mut self, first: u8, errors: &mut Vec<Diagnostic>) -> Option<PlacedWord> {
         let quoted = matches!(first, b'"' | b'\'');
         let start = if quoted { self.at + 1 } else { self.at };
         let end = if quoted {
@@ -254,8 +286,7 @@ impl<'t> Lexer<'t> {
         if quoted {
             self.check_after_quote(start, errors);
         }
-        Some(DirectiveWord {
-            text: unescape(&self.text[start..end]),
+        Some(PlacedWord {
             span: self.span(start, end),
             quoted,
         })
@@ -346,6 +377,10 @@ fn unexpected(sign: char, span: Span) -> Diagnostic {
 
 /// Replaces the six escapes; any other backslash remains.
 fn unescape(raw: &[u8]) -> BString {
+    // Nearly every word.
+    if !raw.contains(&b'\\') {
+        return BString::from(raw);
+    }
     let mut out = Vec::with_capacity(raw.len());
     let mut bytes = raw.iter().copied().peekable();
     while let Some(byte) = bytes.next() {

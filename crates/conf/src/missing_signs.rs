@@ -128,8 +128,9 @@ pub(crate) fn missing_braces(text: &[u8], file: base::FileId) -> Vec<MissingBrac
     let mut missing = Vec::new();
     let mut blocks: Vec<UnclosedBrace> = Vec::new();
     let mut lexer = Lexer::new(text, file, false);
+    let mut words = Vec::new();
     loop {
-        let statement = lexer.statement(&mut Vec::new());
+        let statement = lexer.statement(&mut words, &mut Vec::new());
         if lexer.gave_up() || statement.end == StatementEnd::File {
             return match blocks.is_empty() {
                 true => missing,
@@ -156,8 +157,8 @@ pub(crate) fn missing_braces(text: &[u8], file: base::FileId) -> Vec<MissingBrac
             block.inner = block.inner.or(indent);
         }
         if statement.end == StatementEnd::Open {
-            let raw = statement.words.first();
-            if raw.is_some_and(|name| name.text.ends_with(b"_by_lua_block")) {
+            let name = words.first().map(|name| lexer.resolve(*name));
+            if name.is_some_and(|name| name.text.ends_with(b"_by_lua_block")) {
                 let Ok(length) = lua::block_length(lexer.rest()) else {
                     return Vec::new();
                 };

@@ -7,6 +7,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use base::ByteSlice;
+
 use crate::parse;
 use crate::tree::DirectiveNode;
 
@@ -44,6 +46,10 @@ pub struct SystemNeeds {
     pub transparent: bool,
 }
 
+/// What an address that is a UNIX domain socket contains.
+const UNIX: &[u8] = b"unix:";
+const TRANSPARENT: &[u8] = b"transparent";
+
 impl SystemNeeds {
     /// Adds an absolute path.
     pub(crate) fn add(&mut self, path_use: PathUse, path: PathBuf) {
@@ -60,12 +66,20 @@ impl SystemNeeds {
     /// Inspects all words of a configuration.
     pub fn read_words(&mut self, nodes: &[DirectiveNode]) {
         for node in nodes {
-            for word in std::iter::once(&node.name).chain(&node.args) {
-                let mut windows = word.text.windows(b"unix:".len());
-                self.unix_sockets |= windows.any(|window| window == b"unix:");
-                self.transparent |= word.text == "transparent";
+            self.read_words_of(node);
+        }
+    }
+
+    fn read_words_of(&mut self, node: &DirectiveNode) {
+        for word in std::iter::once(&node.name).chain(&node.args) {
+            self.unix_sockets |= word.text.contains_str(UNIX);
+            self.transparent |= word.text == TRANSPARENT;
+        }
+        let block = &node.block;
+        if block.may_contain(UNIX) || block.may_contain(TRANSPARENT) {
+            for line in block.lines() {
+                self.read_words_of(&line);
             }
-            self.read_words(node.block.nodes());
         }
     }
 }

@@ -4,6 +4,8 @@
 //! allowed and what its words mean is decided later, by [`crate::dispatch()`]. Every word keeps its
 //! place, so that any later message can show it.
 //!
+//! A block of very many lines, as a `map` can have, is not kept as nodes ([`crate::long_block`]).
+//!
 //! A syntax error does not end parsing: the rest is parsed as far as possible, so that one run
 //! shows every mistake.
 
@@ -18,7 +20,8 @@ use base::{BStr, BString, ByteSlice, Span};
 use crate::diagnostic::{Diagnostic, DiagnosticPlace};
 use crate::file_source::FileSource;
 use crate::glob;
-use crate::lexer::{Lexer, StatementEnd};
+use crate::lexer::{Lexer, PlacedWord, StatementEnd};
+use crate::long_block::{BlockDraft, BlockLines, LongBlock};
 use crate::lua;
 use crate::missing_signs::{self, MissingBrace};
 
@@ -79,6 +82,8 @@ pub enum BlockContent {
     None,
     /// Directives, or rows of data (`types`, `map`).
     Nodes(Vec<DirectiveNode>),
+    /// Very many lines without braces.
+    Long(Box<LongBlock>),
     /// Text of another language (`content_by_lua_block`).
     Raw(Box<DirectiveWord>),
 }
@@ -88,7 +93,26 @@ impl BlockContent {
     pub fn nodes(&self) -> &[DirectiveNode] {
         match self {
             BlockContent::Nodes(nodes) => nodes,
+            BlockContent::Long(block) => block.nodes(),
             BlockContent::None | BlockContent::Raw(_) => &[],
+        }
+    }
+
+    /// The same one after the other. Those of a long block exist only while they are looked at.
+    pub fn lines(&self) -> BlockLines<'_> {
+        match self {
+            BlockContent::Nodes(nodes) => BlockLines::of_nodes(nodes),
+            BlockContent::Long(block) => block.lines(),
+            BlockContent::None | BlockContent::Raw(_) => BlockLines::of_nodes(&[]),
+        }
+    }
+
+    /// Whether a word between the braces may contain this text: `false` is certain, and found quickly.
+    pub fn may_contain(&self, text: &[u8]) -> bool {
+        match self {
+            BlockContent::Nodes(_) => true,
+            BlockContent::Long(block) => block.may_contain(text),
+            BlockContent::None | BlockContent::Raw(_) => false,
         }
     }
 }
@@ -134,11 +158,12 @@ pub fn parse_tolerant(
         including: Vec::new(),
         unclosed: false,
     };
-    let mut nodes = Vec::new();
+    let mut draft = BlockDraft::default();
     if let Some(text) = extra_globals {
-        parser.globals(text, &mut nodes);
+        parser.globals(text, &mut draft);
     }
-    parser.file(path, None, 0, &mut nodes);
+    parser.file(path, None, 0, &mut draft);
+    let nodes = draft.into_nodes();
     let TreeParser {
         sources,
         mut diagnostics,
@@ -146,13 +171,6 @@ pub fn parse_tolerant(
     } = parser;
     sources.sort(&mut diagnostics);
     (ConfigurationTree { nodes, sources }, diagnostics)
-}
-
-/// The words in a list of their own: that of the lexer has room for more, and there may be a million lines.
-fn exactly(words: std::vec::IntoIter<DirectiveWord>) -> Box<[DirectiveWord]> {
-    let mut list = Vec::with_capacity(words.len());
-    list.extend(words);
-    list.into_boxed_slice()
 }
 
 struct TreeParser<'f> {
@@ -180,7 +198,7 @@ enum StatementSurroundings {
 }
 
 impl TreeParser<'_> {
-    fn globals(&mut self, text: &str, nodes: &mut Vec<DirectiveNode>) {
+    fn globals(&mut self, text: &str, draft: &mut BlockDraft) {
         let text: Arc<[u8]> = text.as_bytes().into();
         let file = self.sources.add(SourceText {
             path: PathBuf::from("command line"),
@@ -189,17 +207,11 @@ impl TreeParser<'_> {
             included_at: None,
         });
         let mut lexer = Lexer::new(&text, file, true);
-        self.statements(&mut lexer, StatementSurroundings::Globals, 0, nodes);
+        self.statements(&mut lexer, StatementSurroundings::Globals, 0, draft);
     }
 
     /// Parses a file in the place of the `include` at `from`.
-    fn file(
-        &mut self,
-        path: &Path,
-        from: Option<Span>,
-        depth: usize,
-        nodes: &mut Vec<DirectiveNode>,
-    ) {
+    fn file(&mut self, path: &Path, from: Option<Span>, depth: usize, draft: &mut BlockDraft) {
         if self.sources.len() >= MAX_FILES {
             return self.error(format!("more than {MAX_FILES} files are included"), from);
         }
@@ -216,23 +228,23 @@ impl TreeParser<'_> {
             included_at: from,
         });
         self.including.push(path.to_owned());
-        let before = (nodes.len(), self.diagnostics.len(), self.sources.len());
+        let before = (draft.len(), self.diagnostics.len(), self.sources.len());
         let mut lexer = Lexer::new(&text, file, false);
         let unclosed = std::mem::take(&mut self.unclosed);
-        self.statements(&mut lexer, StatementSurroundings::File, depth, nodes);
+        self.statements(&mut lexer, StatementSurroundings::File, depth, draft);
         let missing = match std::mem::replace(&mut self.unclosed, unclosed) {
             true => missing_signs::missing_braces(&text, file),
             false => Vec::new(),
         };
         if !missing.is_empty() {
             // With the braces in place, what follows is no longer in the wrong block.
-            nodes.truncate(before.0);
+            draft.truncate(before.0);
             self.diagnostics.truncate(before.1);
             self.sources.truncate(before.2);
             self.report_missing(&missing, &text);
             let closings = missing.iter().map(|brace| brace.before).collect();
             let mut lexer = Lexer::new(&text, file, false).with_closings(closings);
-            self.statements(&mut lexer, StatementSurroundings::File, depth, nodes);
+            self.statements(&mut lexer, StatementSurroundings::File, depth, draft);
         }
         self.including.pop();
     }
@@ -308,24 +320,31 @@ impl TreeParser<'_> {
         lexer: &mut Lexer,
         around: StatementSurroundings,
         depth: usize,
-        nodes: &mut Vec<DirectiveNode>,
+        draft: &mut BlockDraft,
     ) -> u32 {
+        let mut words = Vec::new();
+        let text = self.sources.get(lexer.file()).map(|source| &source.text);
+        let text = text.cloned().unwrap_or_default();
+        draft.begin_run(&text, lexer);
         loop {
-            let statement = lexer.statement(&mut self.diagnostics);
+            let statement = lexer.statement(&mut words, &mut self.diagnostics);
             let end = statement.span.end;
             match statement.end {
                 StatementEnd::Semicolon => {
-                    self.simple(statement.words, statement.span, depth, nodes)
+                    if let Some(include) = draft.line(&words, statement.span, lexer) {
+                        self.include(&include, depth, draft);
+                        draft.begin_run(&text, lexer);
+                    }
                 }
-                StatementEnd::Open => self.braces(
-                    lexer,
-                    statement.words,
-                    statement.span,
-                    (around, depth),
-                    nodes,
-                ),
+                StatementEnd::Open => {
+                    draft.expand(statement.span.start);
+                    self.braces(lexer, &words, statement.span, (around, depth), draft);
+                }
                 StatementEnd::Close => match around {
-                    StatementSurroundings::Braces(_) => return end,
+                    StatementSurroundings::Braces(_) => {
+                        draft.end_run(end);
+                        return end;
+                    }
                     StatementSurroundings::File | StatementSurroundings::Globals => {
                         let error = Diagnostic::error("unexpected \"}\"", statement.span);
                         let text = "one \"}\" too many: every block is closed before it";
@@ -342,44 +361,20 @@ impl TreeParser<'_> {
                             .push(error.note("this block is never closed"));
                         self.unclosed = true;
                     }
+                    draft.end_run(end);
                     return end;
                 }
             }
         }
     }
 
-    fn simple(
-        &mut self,
-        words: Vec<DirectiveWord>,
-        head: Span,
-        depth: usize,
-        nodes: &mut Vec<DirectiveNode>,
-    ) {
-        let mut words = words.into_iter();
-        let Some(name) = words.next() else {
-            return;
-        };
-        let node = DirectiveNode {
-            name,
-            args: exactly(words),
-            block: BlockContent::None,
-            head,
-            span: head,
-        };
-        if node.name.is("include") {
-            self.include(&node, depth, nodes);
-        } else {
-            nodes.push(node);
-        }
-    }
-
     fn braces(
         &mut self,
         lexer: &mut Lexer,
-        words: Vec<DirectiveWord>,
+        words: &[PlacedWord],
         head: Span,
         (around, depth): (StatementSurroundings, usize),
-        nodes: &mut Vec<DirectiveNode>,
+        draft: &mut BlockDraft,
     ) {
         if matches!(around, StatementSurroundings::Globals) {
             self.error(
@@ -394,25 +389,26 @@ impl TreeParser<'_> {
             );
             return lexer.give_up();
         }
-        let raw = words
-            .first()
-            .is_some_and(|name| name.text.ends_with(b"_by_lua_block"));
+        let named = words.split_first().map(|(name, args)| {
+            let args: Box<[_]> = args.iter().map(|word| lexer.resolve(*word)).collect();
+            (lexer.resolve(*name), args)
+        });
+        let raw = named
+            .as_ref()
+            .is_some_and(|(name, _)| name.text.ends_with(b"_by_lua_block"));
         let (block, end) = if raw {
             self.lua(lexer, head)
         } else {
-            let mut inside = Vec::new();
+            let mut inside = BlockDraft::default();
             let end = self.statements(
                 lexer,
                 StatementSurroundings::Braces(head),
                 depth + 1,
                 &mut inside,
             );
-            // Most blocks have one or two lines, and a vector starts with room for four.
-            inside.shrink_to_fit();
-            (BlockContent::Nodes(inside), end)
+            (inside.into_content(), end)
         };
-        let mut words = words.into_iter();
-        let Some(name) = words.next() else {
+        let Some((name, args)) = named else {
             return; // "unexpected {" has been said.
         };
         let span = Span { end, ..head };
@@ -422,9 +418,9 @@ impl TreeParser<'_> {
                 Some(head),
             );
         }
-        nodes.push(DirectiveNode {
+        draft.push(DirectiveNode {
             name,
-            args: exactly(words),
+            args,
             block,
             head,
             span,
@@ -469,7 +465,7 @@ impl TreeParser<'_> {
         )
     }
 
-    fn include(&mut self, node: &DirectiveNode, depth: usize, nodes: &mut Vec<DirectiveNode>) {
+    fn include(&mut self, node: &DirectiveNode, depth: usize, draft: &mut BlockDraft) {
         let [name] = &node.args[..] else {
             let message = "invalid number of arguments in \"include\" directive".to_owned();
             return self.error(message, Some(node.head));
@@ -484,12 +480,12 @@ impl TreeParser<'_> {
             .conf_prefix
             .join(std::ffi::OsStr::from_bytes(&name.text));
         if !glob::is_pattern(path.as_os_str().as_bytes()) {
-            return self.file(&path, Some(node.head), depth + 1, nodes);
+            return self.file(&path, Some(node.head), depth + 1, draft);
         }
         match self.files.glob(&path) {
             Ok(paths) => {
                 for path in paths {
-                    self.file(&path, Some(node.head), depth + 1, nodes);
+                    self.file(&path, Some(node.head), depth + 1, draft);
                 }
             }
             Err(error) => {

@@ -32,9 +32,9 @@ fn shape_of(node: &DirectiveNode) -> String {
     }
     match &node.block {
         BlockContent::None => out + ";",
-        BlockContent::Nodes(nodes) => format!(
+        content @ (BlockContent::Nodes(_) | BlockContent::Long(_)) => format!(
             "{out}{{{}}}",
-            nodes.iter().map(shape_of).collect::<String>()
+            content.nodes().iter().map(shape_of).collect::<String>()
         ),
         BlockContent::Raw(word) => format!("{out}<{}>", word.text),
     }
@@ -89,6 +89,40 @@ fn words() {
     ] {
         assert_eq!(shape(text), expected, "{text}");
     }
+}
+
+/// A block with more lines than are kept as nodes is the same for everybody, whatever follows the lines.
+#[test]
+fn long_blocks() {
+    let rows: String = (0..2000)
+        .map(|row| format!("k{row} \"v {row}\";\n"))
+        .collect();
+    let expected: String = (0..2000).map(|row| format!("k{row}|v {row};")).collect();
+    let text = format!("a {{ b; {rows} include x; \\\\c d; }} e;");
+    let files = [
+        (MAIN_FILE, text.as_str()),
+        ("/etc/x", "x y; include z;"),
+        ("/etc/z", &rows),
+    ];
+    let (tree, errors) = read(&files, None);
+    assert_eq!(errors, []);
+    let block = &tree.nodes[0].block;
+    assert!(matches!(block, BlockContent::Long(_)));
+    let all = format!("b;{expected}x|y;{expected}\\c|d;");
+    let lines: String = block.lines().map(|line| shape_of(&line)).collect();
+    assert_eq!(lines, all);
+    assert_eq!(block.lines().count_all(), 4003);
+    assert_eq!(block.nodes().iter().map(shape_of).collect::<String>(), all);
+    assert_eq!(tree.nodes[1].name.text, "e");
+    // With a block among them the lines are nodes like all others.
+    let text = format!("a {{ {rows} b {{ c; }} {rows} }}");
+    assert_eq!(shape(&text), format!("a{{{expected}b{{c;}}{expected}}}"));
+    // A place in the text is found from such a line too.
+    let row = tree.nodes[0].block.lines().nth(5).expect("there are more");
+    assert_eq!(
+        tree.sources.place(row.head).as_deref(),
+        Some("/etc/nginx.conf:5")
+    );
 }
 
 #[test]

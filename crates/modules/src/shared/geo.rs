@@ -72,8 +72,10 @@ fn read<S: ClientScope>(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
         }
     };
     let mut reader = GeoReader::default();
-    for entry in line.entries() {
-        match reader.read_entry(entry) {
+    let entries = line.entries();
+    reader.v4.reserve(entries.count_all());
+    for entry in entries {
+        match reader.read_entry(&entry) {
             // The reader does not hold the block's `BlockContext`, so it returns warnings.
             Ok(warnings) => warnings
                 .into_iter()
@@ -173,17 +175,21 @@ impl<A: Ord + Copy> AddressRanges<A> {
 /// A network by its first and last address.
 type NetworkBounds<A> = (A, A);
 
+/// The values of networks while a block is read.
+type NetworkValues<A> = HashMap<NetworkBounds<A>, ValueId>;
+
 /// Flattens networks into ranges. Any two networks are disjoint or nested, so one pass in order of
 /// their beginnings suffices, with a stack of the networks around the current one.
 fn flatten<A: Ord + Copy>(
-    networks: HashMap<NetworkBounds<A>, ValueId>,
+    networks: NetworkValues<A>,
     default: ValueId,
     zero: A,
     next: impl Fn(A) -> Option<A>,
 ) -> AddressRanges<A> {
     let mut sorted: Vec<_> = networks.into_iter().collect();
-    // Of two with the same beginning, the larger one contains the other and comes first.
-    sorted.sort_by(|((first_a, last_a), _), ((first_b, last_b), _)| {
+    // Of two with the same beginning, the larger one contains the other and comes first. No two are equal, so the
+    // order need not be stable, and sorting in place needs no second list.
+    sorted.sort_unstable_by(|((first_a, last_a), _), ((first_b, last_b), _)| {
         first_a.cmp(first_b).then(last_b.cmp(last_a))
     });
     let mut ranges = AddressRanges {
@@ -213,6 +219,8 @@ fn flatten<A: Ord + Copy>(
     while !around.is_empty() {
         close(&mut ranges, &mut around);
     }
+    ranges.starts.shrink_to_fit();
+    ranges.values.shrink_to_fit();
     ranges
 }
 
@@ -237,8 +245,8 @@ struct GeoReader {
     value_ids: HashMap<BString, ValueId>,
     /// The value of addresses in no network.
     default: Option<ValueId>,
-    v4: HashMap<NetworkBounds<u32>, ValueId>,
-    v6: HashMap<NetworkBounds<u128>, ValueId>,
+    v4: NetworkValues<u32>,
+    v6: NetworkValues<u128>,
     /// After `ranges`, the ranges so far.
     pieces: RangePieces,
 }
@@ -440,7 +448,7 @@ impl GeoReader {
 
 /// Sets or removes a network and returns its former value.
 fn replace<A: Eq + std::hash::Hash>(
-    networks: &mut HashMap<NetworkBounds<A>, ValueId>,
+    networks: &mut NetworkValues<A>,
     network: NetworkBounds<A>,
     id: Option<ValueId>,
 ) -> Option<ValueId> {

@@ -81,22 +81,21 @@ fn read<S: ClientScope>(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let proxies = line.shared::<GeoipProxies>().clone();
     let (reloads, variables): (Vec<_>, Vec<_>) = line
         .entries()
-        .into_iter()
         .partition(|entry| entry.name.text == "auto_reload");
     let mut interval = None;
     for entry in reloads {
-        interval = Some(read_interval(entry)?);
+        interval = Some(read_interval(&entry)?);
         // The sandbox must let the worker read the file again.
         line.path(conf::PathUse::Read, line.arg(0));
     }
     let database = Arc::new(GeoipDatabase::new(path, reader, interval));
     for entry in variables {
-        let wanted = GeoipVariable::read(line, entry)?;
+        let wanted = GeoipVariable::read(line, &entry)?;
         let (database, proxies) = (Arc::clone(&database), proxies.clone());
         let definition = VariableDefinition::<S>::dynamic(move |session, out| {
             wanted.value(&database, &proxies, session, out)
         });
-        define_entry_variable(line, entry, definition)?;
+        define_entry_variable(line, &entry, definition)?;
     }
     Ok(())
 }

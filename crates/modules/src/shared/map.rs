@@ -5,12 +5,13 @@
 //! regular expressions only.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 
-use bstr::{BStr, BString, ByteSlice};
+use base::TextTable;
+use bstr::{BStr, ByteSlice};
 use conf::{
     Arity, CapturingPattern, Contexts, Diagnostic, DiagnosticPlace, Directive, DirectiveLine,
     DirectiveNode, DirectiveWord, Expression, Regex, RepeatRule, Setter, VariableDefinition,
+    VariableScope,
 };
 
 use super::client_scope::{ClientScope, VariableOnly, define_variable, multi_line_texts};
@@ -21,7 +22,7 @@ struct MapBlock {
     /// Whether texts are host names, possibly with wildcards.
     hostnames: bool,
     volatile: bool,
-    default: Option<Expression>,
+    default: Option<ValueId>,
     /// Texts and names without wildcards; tried first.
     exact: ValuesByText,
     /// Names with a leading `*.` or `.`, by the rest including its dot.
@@ -29,11 +30,28 @@ struct MapBlock {
     /// Names with a trailing `.*`, by the beginning including its dot.
     trailing_wildcards: ValuesByText,
     /// Regular expressions in file order; tried last.
-    patterns: Vec<(CapturingPattern, Expression)>,
+    patterns: Vec<(CapturingPattern, ValueId)>,
+    values: MapValues,
 }
 
-/// Values by text; in the tables of a map, by lower-case text.
-type ValuesByText = HashMap<BString, Expression>;
+/// The number of a value in [`MapValues`].
+type ValueId = u32;
+
+/// Each distinct value once: a million lines often have a few hundred.
+#[derive(Default)]
+struct MapValues {
+    texts: TextTable,
+    /// Those with variables.
+    expressions: HashMap<ValueId, Expression>,
+}
+
+/// Values by lower-case text.
+#[derive(Default)]
+struct ValuesByText {
+    texts: TextTable,
+    /// By the number of the text.
+    values: Vec<ValueId>,
+}
 
 /// The rows of `map`, whose text for the reference is each engine's own.
 pub(crate) const fn rows<S: ClientScope>(
@@ -75,20 +93,21 @@ fn read<S: ClientScope>(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let mut map: MapBlock = MapBlock::new(line.expression(0)?);
     let entries = line.entries();
     // `hostnames` affects all lines, so it must be known before the first is read, wherever it is.
-    map.hostnames = entries
-        .iter()
-        .any(|entry| single_word(entry) == Some(b"hostnames"));
+    map.hostnames = line.node.block.may_contain(b"hostnames")
+        && entries
+            .clone()
+            .any(|entry| single_word(&entry) == Some(b"hostnames"));
     if !map.hostnames {
-        map.exact.reserve(entries.len());
+        map.exact.reserve(entries.count_all());
     }
-    let mut values = ValuesByText::new();
     for entry in entries {
-        match single_word(entry) {
+        match single_word(&entry) {
             Some(b"hostnames") => {}
             Some(b"volatile") => map.volatile = true,
-            _ => map.add::<S>(entry, &mut values, line)?,
+            _ => map.add::<S>(&entry, line)?,
         }
     }
+    map.shrink_to_fit();
     let volatile = map.volatile;
     let texts = multi_line_texts(map.texts());
     let definition = VariableDefinition::<S>::dynamic(move |session, out| map.value(session, out));
@@ -116,31 +135,37 @@ impl MapBlock {
             hostnames: false,
             volatile: false,
             default: None,
-            exact: HashMap::new(),
-            leading_wildcards: HashMap::new(),
-            trailing_wildcards: HashMap::new(),
+            exact: ValuesByText::default(),
+            leading_wildcards: ValuesByText::default(),
+            trailing_wildcards: ValuesByText::default(),
             patterns: Vec::new(),
+            values: MapValues::default(),
         }
     }
 
-    /// Adds one line. `values` are those of the lines before: a million lines often have a few hundred values.
+    /// Gives back what was reserved for more lines.
+    fn shrink_to_fit(&mut self) {
+        for table in [
+            &mut self.exact,
+            &mut self.leading_wildcards,
+            &mut self.trailing_wildcards,
+        ] {
+            table.texts.shrink_to_fit();
+            table.values.shrink_to_fit();
+        }
+        self.values.texts.shrink_to_fit();
+    }
+
+    /// Adds one line.
     fn add<S: ClientScope>(
         &mut self,
         entry: &DirectiveNode,
-        values: &mut ValuesByText,
         line: &mut DirectiveLine,
     ) -> Result<(), Diagnostic> {
         let [word] = &entry.args[..] else {
             return Err(entry.error("invalid number of the map parameters"));
         };
-        let value = match values.get(&word.text) {
-            Some(value) => value.clone(),
-            None => {
-                let value = parse_value(entry, word, line)?;
-                values.insert(word.text.clone(), value.clone());
-                value
-            }
-        };
+        let value = self.values.add(entry, word, line)?;
         let key = entry.name.text.as_bstr();
         let failed = |message: String| entry.error_at(&entry.name, message);
         if key == "default" {
@@ -169,7 +194,7 @@ impl MapBlock {
 
     /// Adds an exact text or a host name to the tables it belongs to. `.example.com` belongs to
     /// two: the name itself and the names below it.
-    fn add_text(&mut self, key: &[u8], value: Expression) -> Result<(), String> {
+    fn add_text(&mut self, key: &[u8], value: ValueId) -> Result<(), String> {
         let shown = key.as_bstr();
         let lower = key.to_ascii_lowercase();
         let stars = lower.iter().filter(|byte| **byte == b'*').count();
@@ -191,10 +216,11 @@ impl MapBlock {
             places.push((&mut self.exact, &lower));
         }
         for (table, text) in places {
-            match table.entry(text.into()) {
-                Entry::Vacant(slot) => slot.insert(value.clone()),
-                Entry::Occupied(_) => return Err(format!("conflicting parameter \"{shown}\"")),
-            };
+            match table.texts.insert(text) {
+                Some((_, true)) => table.values.push(value),
+                Some((_, false)) => return Err(format!("conflicting parameter \"{shown}\"")),
+                None => return Err(TOO_MUCH_TEXT.to_owned()),
+            }
         }
         Ok(())
     }
@@ -207,14 +233,14 @@ impl MapBlock {
             subject.pop();
         }
         if let Some(value) = self.find(session, &subject) {
-            value.eval(session, out);
+            self.values.eval(value, session, out);
         }
         // Without a default the value is empty, but it exists: logs show it as empty, not as `-`.
         true
     }
 
     /// The value for a subject, or the default.
-    fn find<S: ClientScope>(&self, session: &mut S, subject: &[u8]) -> Option<&Expression> {
+    fn find<S: ClientScope>(&self, session: &mut S, subject: &[u8]) -> Option<ValueId> {
         if let Some(value) = self.find_text(subject) {
             return Some(value);
         }
@@ -222,25 +248,19 @@ impl MapBlock {
         // it.
         let mut patterns = self.patterns.iter().filter(|_| !subject.is_empty());
         let found = patterns.find(|(pattern, _)| session.matches(pattern, subject));
-        found.map(|(_, value)| value).or(self.default.as_ref())
+        found.map(|(_, value)| *value).or(self.default)
     }
 
     /// The values without variables, for the registry's notes about texts of several lines.
     fn texts(&self) -> impl Iterator<Item = &BStr> {
-        let tables = [
-            &self.exact,
-            &self.leading_wildcards,
-            &self.trailing_wildcards,
-        ];
-        let listed = tables.into_iter().flat_map(ValuesByText::values);
-        let matched = self.patterns.iter().map(|(_, value)| value);
-        let all = listed.chain(matched).chain(&self.default);
-        all.filter_map(Expression::constant)
+        let all = self.values.texts.texts().zip(0..);
+        let constant = all.filter(|(_, id)| !self.values.expressions.contains_key(id));
+        constant.map(|(text, _)| BStr::new(text))
     }
 
     /// Looks the subject up in the tables. The first dot leaves the longest name, so for a leading
     /// star dots are tried from the front, for a trailing star from the back.
-    fn find_text(&self, subject: &[u8]) -> Option<&Expression> {
+    fn find_text(&self, subject: &[u8]) -> Option<ValueId> {
         let lowered;
         let subject = if subject.iter().any(u8::is_ascii_uppercase) {
             lowered = subject.to_ascii_lowercase();
@@ -248,7 +268,7 @@ impl MapBlock {
         } else {
             subject
         };
-        if let Some(value) = self.exact.get(subject.as_bstr()) {
+        if let Some(value) = self.exact.get(subject) {
             return Some(value);
         }
         if self.leading_wildcards.is_empty() && self.trailing_wildcards.is_empty() {
@@ -257,23 +277,63 @@ impl MapBlock {
         let dots: Vec<usize> = subject.find_iter(b".").collect();
         let front = dots
             .iter()
-            .find_map(|&dot| self.leading_wildcards.get(subject[dot..].as_bstr()));
+            .find_map(|&dot| self.leading_wildcards.get(&subject[dot..]));
         front.or_else(|| {
             dots.iter()
                 .rev()
-                .find_map(|&dot| self.trailing_wildcards.get(subject[..=dot].as_bstr()))
+                .find_map(|&dot| self.trailing_wildcards.get(&subject[..=dot]))
         })
     }
 }
 
-/// The value of a line, as an expression.
-fn parse_value(
-    entry: &DirectiveNode,
-    word: &DirectiveWord,
-    line: &mut DirectiveLine,
-) -> Result<Expression, Diagnostic> {
-    let value = Expression::parse(&word.text, word.span, &mut *line.level.names);
-    value.map_err(|error| error.place(DiagnosticPlace::At(entry.head.last_byte())))
+/// The error if the texts have more bytes than their tables can count.
+const TOO_MUCH_TEXT: &str = "the texts of a map have more than 4 GB";
+
+impl MapValues {
+    /// The number of a line's value.
+    fn add(
+        &mut self,
+        entry: &DirectiveNode,
+        word: &DirectiveWord,
+        line: &mut DirectiveLine,
+    ) -> Result<ValueId, Diagnostic> {
+        let added = self.texts.insert(&word.text);
+        let (id, is_new) = added.ok_or_else(|| entry.error_at(word, TOO_MUCH_TEXT))?;
+        if is_new && Expression::has_variables(&word.text) {
+            let value = Expression::parse(&word.text, word.span, &mut *line.level.names);
+            let place = DiagnosticPlace::At(entry.head.last_byte());
+            self.expressions
+                .insert(id, value.map_err(|error| error.place(place))?);
+        }
+        Ok(id)
+    }
+
+    /// Appends the value with this number.
+    fn eval<S: VariableScope>(&self, id: ValueId, session: &mut S, out: &mut Vec<u8>) {
+        // Most maps have no variables in their values.
+        if !self.expressions.is_empty()
+            && let Some(value) = self.expressions.get(&id)
+        {
+            return value.eval(session, out);
+        }
+        out.extend_from_slice(self.texts.text(id).unwrap_or_default());
+    }
+}
+
+impl ValuesByText {
+    fn reserve(&mut self, lines: usize) {
+        self.texts = TextTable::with_capacity(lines);
+        self.values.reserve_exact(lines);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    fn get(&self, text: &[u8]) -> Option<ValueId> {
+        let number = self.texts.get(text)?;
+        self.values.get(number as usize).copied()
+    }
 }
 
 #[cfg(test)]
@@ -286,15 +346,16 @@ mod tests {
             ..MapBlock::new(Expression::literal(b""))
         };
         for key in keys {
-            map.add_text(key.as_bytes(), Expression::literal(key.as_bytes()))?;
+            let (value, _) = map.values.texts.insert(key.as_bytes()).expect("few texts");
+            map.add_text(key.as_bytes(), value)?;
         }
         Ok(map)
     }
 
     fn found(map: &MapBlock, subject: &str) -> Option<String> {
-        map.find_text(subject.as_bytes())
-            .and_then(Expression::constant)
-            .map(ToString::to_string)
+        let value = map.find_text(subject.as_bytes())?;
+        let text = map.values.texts.text(value)?;
+        Some(BStr::new(text).to_string())
     }
 
     #[test]

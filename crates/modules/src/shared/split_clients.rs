@@ -46,7 +46,7 @@ fn read<S: ClientScope>(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let text = line.expression(0)?;
     let mut shares = Vec::new();
     for entry in line.entries() {
-        shares.push(parse_share(entry)?);
+        shares.push(parse_share(&entry)?);
     }
     let parts = hash_bounds(shares)
         .ok_or_else(|| line.error_after_block("percent total is greater than 100%"))?;

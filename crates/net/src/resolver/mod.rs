@@ -33,7 +33,7 @@ pub use directives::ResolverConf;
 pub use error::ResolveError;
 use message::{DnsAnswer, RecordType, SrvRecord};
 pub use settings::ResolverSettings;
-pub use watch::{NameUpdate, NameWatch};
+pub use watch::{LookupTurns, NameUpdate, NameWatch};
 
 /// How many names are cached. Clients can make names up where `proxy_pass` has variables.
 const MAX_NAMES: usize = 4096;

@@ -1,6 +1,7 @@
 //! The resolver against a DNS server that does what a test says.
 
 use std::net::UdpSocket;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::thread::JoinHandle;
 
@@ -352,6 +353,60 @@ fn names_are_watched() {
         );
         assert_eq!(watch.next_update().await, NameUpdate::Servers(Vec::new()));
     });
+}
+
+/// A server that answers only when nobody asks any more gets a part of the questions at a time, and no question is lost
+/// in its receive buffer.
+#[test]
+fn many_watched_names_are_asked_for_in_turn() {
+    const NAMES: usize = 500;
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    let pause = Duration::from_millis(20);
+    socket.set_read_timeout(Some(pause)).expect("a timeout");
+    let address = socket.local_addr().expect("bound");
+    let server = std::thread::spawn(move || {
+        let script: Script = |_, _, _| Some((0, vec![record(A, 60, &[127, 0, 0, 1])]));
+        let (mut answered, mut largest, mut waiting) = (0, 0, Vec::new());
+        let mut buffer = [0; 512];
+        while answered < NAMES {
+            if let Ok((length, from)) = socket.recv_from(&mut buffer) {
+                waiting.push((reply(&buffer[..length], Letters::Keeps, script, 0), from));
+                continue;
+            }
+            largest = largest.max(waiting.len());
+            for (reply, from) in waiting.drain(..) {
+                let reply = reply.expect("the script answers all");
+                // Whoever has asked again meanwhile does not listen here any more.
+                let _ = socket.send_to(&reply, from);
+                answered += 1;
+            }
+        }
+        largest
+    });
+    let settings = ResolverSettings {
+        servers: vec![SocketAddress::Inet(address)],
+        ipv6: false,
+        ..ResolverSettings::default()
+    };
+    let resolver = resolver(settings);
+    on_loop(async move {
+        let turns = Rc::<LookupTurns>::default();
+        let watches: Vec<_> = (0..NAMES)
+            .map(|number| {
+                let (resolver, name) = (resolver.clone(), format!("n{number}"));
+                let watch = NameWatch::new(resolver, name.into(), "".into(), 80, 10 * SECOND);
+                let mut watch = watch.in_turns(&turns);
+                rt::spawn_handle("watch", async move { watch.next_update().await })
+            })
+            .collect();
+        for watch in watches {
+            let update = watch.await.expect("it does not panic");
+            assert!(matches!(update, NameUpdate::Servers(servers) if servers.len() == 1));
+        }
+    });
+    let largest = server.join().expect("it does not panic");
+    // On a machine that stands still for a while, turns end before they are answered.
+    assert!(largest < NAMES / 2, "{largest} questions at once");
 }
 
 #[test]

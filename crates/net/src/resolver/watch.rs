@@ -1,6 +1,9 @@
 //! Names that are resolved again whenever their answer expires: `server NAME resolve` in an upstream.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +16,42 @@ use super::{FoundService, LookupKey, NEGATIVE_RECHECK, ResolvedName, Resolver, w
 /// The least time between two questions: a TTL of zero must not become a busy loop.
 const SHORTEST: Duration = Duration::from_secs(1);
 
+/// How many watched names are asked for at a time. A thousand names of a group have the same TTL, so they are due at
+/// once; that many questions fill the receive buffer of the DNS server, and those that are lost are repeated only
+/// after seconds.
+const TURNS: usize = 32;
+
+/// How long a lookup counts as one of these. One that takes longer waits for a server that does not answer, and must
+/// not keep the others from asking.
+const TURN: Duration = Duration::from_millis(500);
+
+/// Lets the watched names of a loop ask in turn.
+#[derive(Default)]
+pub struct LookupTurns {
+    running: Cell<usize>,
+    freed: rt::sync::Notify,
+}
+
+/// The right to ask; it ends when this is dropped.
+struct LookupTurn<'t>(&'t LookupTurns);
+
+impl LookupTurns {
+    async fn next_turn(&self) -> LookupTurn<'_> {
+        while self.running.get() >= TURNS {
+            self.freed.notified().await;
+        }
+        self.running.set(self.running.get() + 1);
+        LookupTurn(self)
+    }
+}
+
+impl Drop for LookupTurn<'_> {
+    fn drop(&mut self) {
+        self.0.running.set(self.0.running.get() - 1);
+        self.0.freed.notify_one();
+    }
+}
+
 /// Follows the addresses of one name, or the servers of one service.
 pub struct NameWatch {
     resolver: Arc<Resolver>,
@@ -22,6 +61,7 @@ pub struct NameWatch {
     /// The port for addresses; SRV records have their own.
     port: u16,
     timeout: Duration,
+    turns: Rc<LookupTurns>,
     /// When to ask next; `None` means at once.
     due: Option<Instant>,
 }
@@ -50,7 +90,16 @@ impl NameWatch {
             service,
             port,
             timeout,
+            turns: Rc::default(),
             due: None,
+        }
+    }
+
+    /// Takes turns with others.
+    pub fn in_turns(self, turns: &Rc<LookupTurns>) -> NameWatch {
+        NameWatch {
+            turns: Rc::clone(turns),
+            ..self
         }
     }
 
@@ -61,7 +110,7 @@ impl NameWatch {
         if let Some(due) = self.due {
             rt::sleep_until(due).await;
         }
-        let result = self.resolve_once().await;
+        let result = self.resolve_in_turn().await;
         let now = rt::now();
         if let Err(error) = result {
             self.log(error);
@@ -77,6 +126,18 @@ impl NameWatch {
         };
         self.due = Some(due.max(now + SHORTEST));
         update
+    }
+
+    async fn resolve_in_turn(&self) -> Result<(Vec<FoundService>, Instant), ResolveError> {
+        let turn = self.turns.next_turn().await;
+        let mut lookup = pin!(self.resolve_once());
+        match rt::timeout(TURN, lookup.as_mut()).await {
+            Ok(result) => result,
+            Err(_) => {
+                drop(turn);
+                lookup.await
+            }
+        }
     }
 
     async fn resolve_once(&self) -> Result<(Vec<FoundService>, Instant), ResolveError> {

@@ -207,7 +207,7 @@ impl ReceivedHello {
             mut facts,
         } = self;
         let (config, known) = match &identities {
-            None => (Arc::clone(&settings.config), &settings.identities),
+            None => (Arc::clone(settings.config()), &settings.identities),
             Some(identities) => (settings.config_with(identities), identities),
         };
         if known.is_empty() {

@@ -402,6 +402,14 @@ impl CipherChoice {
         !self.tls12.is_empty()
     }
 
+    /// The numbers of the cipher suites and of the groups.
+    pub(super) fn numbers(&self) -> (Vec<u16>, Vec<u16>) {
+        let suites = self.tls13.iter().chain(&self.tls12);
+        let suites = suites.map(|suite| u16::from(suite.suite()));
+        let groups = self.groups.iter().map(|group| u16::from(group.name()));
+        (suites.collect(), groups.collect())
+    }
+
     /// The cryptography provider, limited to these suites and groups.
     pub(super) fn provider(&self) -> Arc<CryptoProvider> {
         let mut provider = CryptoProvider::clone(provider());

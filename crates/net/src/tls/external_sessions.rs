@@ -57,7 +57,7 @@ impl SessionKeeper {
         keeps: bool,
         found: Option<KeptSession>,
     ) -> SessionKeeper {
-        let config = &settings.config;
+        let config = settings.config();
         let found = found.map(|session| (session.id, settings.unwrap(&session.value)));
         SessionKeeper(Arc::new(ExternalSessionStore {
             found,

@@ -5,21 +5,31 @@
 use std::fmt;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use bstr::{BStr, ByteSlice};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use rustls::sign::{CertifiedKey, SigningKey};
+use rustls::pki_types::{
+    CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer,
+};
+use rustls::sign::{CertifiedKey, Signer, SigningKey};
 use rustls::{SignatureAlgorithm, SignatureScheme};
 
 use super::certificate::Certificate;
+use super::checked_pairs;
 use super::config_error::TlsConfigError;
+use super::content_digest::ContentDigest;
 use super::ocsp::OcspStaple;
 use super::provider::provider;
+use super::shared_by_name::SharedByName;
 use super::{encrypted_key, pem};
 
 /// The longest password in bytes; nginx's bound.
 const MAX_PASSWORD: usize = 4096;
+
+/// The identities that are in use, by content: servers share them, and so do the configurations before and after a
+/// reload.
+static IDENTITIES: LazyLock<SharedByName<ContentDigest, TlsIdentity>> =
+    LazyLock::new(SharedByName::default);
 
 /// A chain, leaf first, with the leaf's private key.
 pub struct TlsIdentity {
@@ -44,7 +54,81 @@ impl TlsIdentity {
         passwords: &[Vec<u8>],
         read: &mut dyn FnMut(&Path) -> io::Result<Vec<u8>>,
     ) -> Result<Arc<TlsIdentity>, TlsConfigError> {
+        Self::load_unless(certificate, key, passwords, read, |_, _| None)
+    }
+
+    /// As [`TlsIdentity::load`], for a certificate of the configuration. Files with the same content are one
+    /// identity, also across a reload. Whether certificate and key belong together is checked once: a worker is a copy
+    /// of the master that has tested the configuration, so it parses a key when the first client needs it.
+    pub fn load_shared(
+        certificate: &BStr,
+        key: &BStr,
+        passwords: &[Vec<u8>],
+        read: &mut dyn FnMut(&Path) -> io::Result<Vec<u8>>,
+    ) -> Result<Arc<TlsIdentity>, TlsConfigError> {
+        let mut content = None;
+        let known = |certificate: &[u8], key: &[u8]| {
+            let digest = ContentDigest::of([certificate, key].into_iter().chain(texts(passwords)));
+            content = Some(digest);
+            IDENTITIES.find(&digest).or_else(|| {
+                let algorithm = checked_pairs::is_checked(&digest)?;
+                let identity = Self::unparsed(certificate, key, passwords, algorithm)?;
+                IDENTITIES.insert(digest, &identity);
+                Some(identity)
+            })
+        };
+        let identity = Self::load_unless(certificate, key, passwords, read, known)?;
+        if let Some(digest) = content {
+            checked_pairs::note_checked(digest, identity.key.key.algorithm());
+            IDENTITIES.insert(digest, &identity);
+        }
+        Ok(identity)
+    }
+
+    /// An identity of these texts, whose key is parsed when it is first used.
+    fn unparsed(
+        certificate: &[u8],
+        key: &[u8],
+        passwords: &[Vec<u8>],
+        algorithm: SignatureAlgorithm,
+    ) -> Option<Arc<TlsIdentity>> {
+        let chain = chain(certificate)?;
+        let (der, secret) = key_of_pem(key, passwords).ok()?;
+        let key = Arc::new(UnparsedKey {
+            der,
+            algorithm,
+            parsed: OnceLock::new(),
+        });
+        Some(Arc::new(TlsIdentity {
+            key: Arc::new(CertifiedKey::new(chain, key)),
+            secret,
+            staple: None,
+        }))
+    }
+
+    /// Loads both, unless `known` has an identity of these texts.
+    fn load_unless(
+        certificate: &BStr,
+        key: &BStr,
+        passwords: &[Vec<u8>],
+        read: &mut dyn FnMut(&Path) -> io::Result<Vec<u8>>,
+        known: impl FnOnce(&[u8], &[u8]) -> Option<Arc<TlsIdentity>>,
+    ) -> Result<Arc<TlsIdentity>, TlsConfigError> {
+        // OpenSSL's `store:file:` is just a file.
+        let key = key.strip_prefix(b"store:file:").map_or(key, BStr::new);
+        let is_elsewhere = key.starts_with(b"engine:") || key.starts_with(b"store:");
         let text = text_of("certificate", certificate, read)?;
+        let key_text = match is_elsewhere {
+            true => Ok(Vec::new()),
+            false => text_of("certificate key", key, read),
+        };
+        if let Ok(key_text) = &key_text
+            && !is_elsewhere
+            && let Some(identity) = known(&text, key_text)
+        {
+            return Ok(identity);
+        }
+        // What is wrong with the certificate is said first, even if there is no key.
         let chain = chain(&text).ok_or_else(|| {
             TlsConfigError::new(format!(
                 "cannot load certificate \"{}\": PEM_read_bio_X509_AUX() failed \
@@ -52,21 +136,19 @@ impl TlsIdentity {
                 shown(certificate)
             ))
         })?;
-        // OpenSSL's `store:file:` is just a file.
-        let key = key.strip_prefix(b"store:file:").map_or(key, BStr::new);
-        if key.starts_with(b"engine:") || key.starts_with(b"store:") {
+        if is_elsewhere {
             return Err(TlsConfigError::new(format!(
                 "cannot load certificate key \"{key}\": keys in engines and stores are not supported"
             )));
         }
-        let text = text_of("certificate key", key, read)?;
+        let key_text = key_text?;
         let key = shown(key);
         let bad = |why: &str| {
             TlsConfigError::new(format!(
                 "cannot load certificate key \"{key}\": PEM_read_bio_PrivateKey() failed ({why})"
             ))
         };
-        let (signing, secret) = signing_key(&text, passwords).map_err(|why| bad(&why))?;
+        let (signing, secret) = signing_key(&key_text, passwords).map_err(|why| bad(&why))?;
         // Checked at load time: otherwise every handshake would fail with a message that names no file.
         if !belongs(&chain, &*signing) {
             return Err(TlsConfigError::new(format!(
@@ -153,6 +235,49 @@ impl TlsIdentity {
     /// The signature scheme it uses with a peer that offers these.
     pub(super) fn scheme(&self, offered: &[SignatureScheme]) -> Option<SignatureScheme> {
         Some(self.key.key.choose_scheme(offered)?.scheme())
+    }
+}
+
+fn texts(passwords: &[Vec<u8>]) -> impl Iterator<Item = &[u8]> {
+    passwords.iter().map(Vec::as_slice)
+}
+
+/// A key that is parsed when it is first used. Parsing an RSA key checks its arithmetic, which takes a third of a
+/// millisecond: with thousands of servers, most of a start.
+struct UnparsedKey {
+    der: PrivateKeyDer<'static>,
+    algorithm: SignatureAlgorithm,
+    /// `None` in it cannot be: the key was parsed when the configuration was tested.
+    parsed: OnceLock<Option<Arc<dyn SigningKey>>>,
+}
+
+impl fmt::Debug for UnparsedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnparsedKey").finish_non_exhaustive()
+    }
+}
+
+impl UnparsedKey {
+    fn parsed(&self) -> Option<&Arc<dyn SigningKey>> {
+        let parse = || {
+            let keys = provider().key_provider;
+            keys.load_private_key(self.der.clone_key()).ok()
+        };
+        self.parsed.get_or_init(parse).as_ref()
+    }
+}
+
+impl SigningKey for UnparsedKey {
+    fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
+        self.parsed()?.choose_scheme(offered)
+    }
+
+    fn public_key(&self) -> Option<SubjectPublicKeyInfoDer<'_>> {
+        self.parsed()?.public_key()
+    }
+
+    fn algorithm(&self) -> SignatureAlgorithm {
+        self.algorithm
     }
 }
 

@@ -13,9 +13,11 @@
 
 mod accept;
 mod certificate;
+mod checked_pairs;
 mod ciphers;
 mod client;
 mod config_error;
+mod content_digest;
 mod distinguished_names;
 mod encrypted_key;
 mod external_sessions;

@@ -1,16 +1,14 @@
 //! The TLS settings of a server: built when the configuration is read, immutable, and shared by all loops.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use aws_lc_rs::digest::{Context, SHA256};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{
-    ClientHello, NoClientAuth, NoServerSessionStorage, ResolvesServerCert, StoresServerSessions,
-};
+use rustls::server::{ClientHello, NoClientAuth, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{
     CipherSuite, DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme,
@@ -23,6 +21,7 @@ use super::identity::TlsIdentity;
 use super::ocsp::OcspResolver;
 use super::provider::{algorithms, warm_up};
 use super::session_cache::{ContextSessionCache, SessionCache};
+use super::shared_by_name::SharedByName;
 use super::tickets::{SessionTicketer, TicketKeys};
 use super::verify::TrustStore;
 
@@ -68,7 +67,9 @@ pub struct ClientCertificates {
 /// The TLS settings of a server.
 #[derive(Clone)]
 pub struct ServerSettings {
-    pub(super) config: Arc<ServerConfig>,
+    template: Arc<ConfigTemplate>,
+    /// The library's settings, made when the first client connects: most of thousands of servers are idle.
+    config: OnceLock<Arc<ServerConfig>>,
     pub(super) identities: Vec<Arc<TlsIdentity>>,
     client_certificates: Option<ClientCertificates>,
     /// The usable versions.
@@ -77,7 +78,35 @@ pub struct ServerSettings {
     pub(super) context: [u8; 32],
     /// How long a session may be resumed, in seconds.
     pub(super) session_timeout: u32,
+    cache: Option<Arc<SessionCache>>,
+    tickets: Option<Arc<TicketKeys>>,
 }
+
+/// The library's settings without certificates and sessions. Servers that differ in nothing else share them.
+struct ConfigTemplate {
+    config: ServerConfig,
+    key: TemplateKey,
+}
+
+/// What a template depends on.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct TemplateKey {
+    /// TLS 1.2 and 1.3.
+    protocols: (bool, bool),
+    /// The numbers of cipher suites and groups.
+    choice: (Vec<u16>, Vec<u16>),
+    prefer_server_ciphers: bool,
+    /// The authorities named to clients; `None`: no certificate is asked for.
+    named: Option<Vec<Vec<u8>>>,
+    record_size: usize,
+    early_data: u32,
+    compress_certificates: bool,
+    resumes: bool,
+    alpn: Vec<Vec<u8>>,
+}
+
+static TEMPLATES: LazyLock<SharedByName<TemplateKey, ConfigTemplate>> =
+    LazyLock::new(SharedByName::default);
 
 impl fmt::Debug for ServerSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -96,47 +125,69 @@ impl ServerOptions {
                 "no TLS version is left: neither \"ssl_protocols\" nor \"ssl_ciphers\" names anything that is supported",
             ));
         }
+        let template = self.template(protocols)?;
+        // Early data can be replayed by an attacker. So sessions with it are in a cache, and each is used once (RFC
+        // 8446, section 8.1); a ticket could be presented any number of times.
+        let (cache, tickets) = match (self.early_data, self.cache) {
+            (0, cache) => (cache, self.tickets),
+            (_, Some(cache)) => (Some(cache), None),
+            (_, None) => (
+                Some(SessionCache::shared("early data", EARLY_SESSIONS)),
+                None,
+            ),
+        };
+        Ok(ServerSettings {
+            template,
+            config: OnceLock::new(),
+            identities: self.identities,
+            client_certificates: self.client_certificates,
+            protocols,
+            context,
+            session_timeout: self.session_timeout,
+            cache,
+            tickets,
+        })
+    }
+
+    /// What servers with the same options share.
+    fn template(&self, protocols: TlsProtocols) -> Result<Arc<ConfigTemplate>, TlsConfigError> {
+        // Nothing could resume a session: no ticket is sent.
+        let resumes = self.tickets.is_some() || self.cache.is_some() || self.early_data > 0;
+        let key = TemplateKey {
+            protocols: (protocols.tls12, protocols.tls13),
+            choice: self.choice.numbers(),
+            prefer_server_ciphers: self.prefer_server_ciphers,
+            named: self
+                .client_certificates
+                .as_ref()
+                .map(|wanted| wanted.named.clone()),
+            record_size: self.record_size,
+            early_data: self.early_data,
+            compress_certificates: self.compress_certificates,
+            resumes,
+            alpn: self.alpn.clone(),
+        };
+        if let Some(known) = TEMPLATES.find(&key) {
+            return Ok(known);
+        }
         let builder = ServerConfig::builder_with_provider(self.choice.provider())
             .with_protocol_versions(&protocols.versions())
             .map_err(|error| TlsConfigError::new(error.to_string()))?;
         let mut config = builder
             .with_client_cert_verifier(verifier(self.client_certificates.as_ref()))
             .with_cert_resolver(Arc::new(CertificateResolver {
-                identities: self.identities.clone(),
+                identities: Vec::new(),
                 newest: protocols.speaks_1_3(),
             }));
         config.ignore_client_order = self.prefer_server_ciphers;
         config.alpn_protocols = self.alpn.clone();
         config.max_fragment_size = fragment_size(self.record_size);
-        let sessions = |cache: &Arc<SessionCache>| -> Arc<dyn StoresServerSessions> {
-            Arc::new(ContextSessionCache {
-                cache: Arc::clone(cache),
-                context,
-                timeout: self.session_timeout,
-            })
-        };
-        config.session_storage = match &self.cache {
-            Some(cache) => sessions(cache),
-            None => Arc::new(NoServerSessionStorage {}),
-        };
+        config.session_storage = Arc::new(NoServerSessionStorage {});
         if self.early_data > 0 {
-            // Early data can be replayed by an attacker. So sessions with it are in a cache, and each is used once
-            // (RFC 8446, section 8.1); a ticket could be presented any number of times.
             config.max_early_data_size = self.early_data;
             config.send_half_rtt_data = true;
-            config.session_storage = match &self.cache {
-                Some(cache) => sessions(cache),
-                None => sessions(&SessionCache::shared("early data", EARLY_SESSIONS)),
-            };
-        } else if let Some(tickets) = &self.tickets {
-            config.ticketer = Arc::new(SessionTicketer {
-                tickets: Arc::clone(tickets),
-                context,
-                timeout: self.session_timeout,
-            });
         }
-        // Nothing could resume a session: no ticket is sent.
-        if self.tickets.is_none() && self.cache.is_none() && self.early_data == 0 {
+        if !resumes {
             config.send_tls13_tickets = 0;
         }
         if !self.compress_certificates {
@@ -145,14 +196,12 @@ impl ServerOptions {
         // Clients' certificates are not accepted in compressed form: a client could make the server decompress at
         // will.
         config.cert_decompressors = Vec::new();
-        Ok(ServerSettings {
-            config: Arc::new(config),
-            identities: self.identities,
-            client_certificates: self.client_certificates,
-            protocols,
-            context,
-            session_timeout: self.session_timeout,
-        })
+        let template = Arc::new(ConfigTemplate {
+            config,
+            key: key.clone(),
+        });
+        TEMPLATES.insert(key, &template);
+        Ok(template)
     }
 
     /// A digest of the certificates and the client authorities. A session is not resumed by a server with others:
@@ -194,13 +243,37 @@ fn fragment_size(record: usize) -> Option<usize> {
 }
 
 impl ServerSettings {
-    /// The settings with other certificates.
+    /// The library's settings.
+    pub(super) fn config(&self) -> &Arc<ServerConfig> {
+        self.config
+            .get_or_init(|| self.config_with(&self.identities))
+    }
+
+    /// The library's settings with these certificates.
     pub(super) fn config_with(&self, identities: &[Arc<TlsIdentity>]) -> Arc<ServerConfig> {
-        let mut config = ServerConfig::clone(&self.config);
+        let mut config = self.template.config.clone();
         config.cert_resolver = Arc::new(CertificateResolver {
             identities: identities.to_vec(),
             newest: self.speaks_1_3(),
         });
+        if self.template.key.compress_certificates {
+            // It has room for a few chains.
+            config.cert_compression_cache = Arc::default();
+        }
+        if let Some(cache) = &self.cache {
+            config.session_storage = Arc::new(ContextSessionCache {
+                cache: Arc::clone(cache),
+                context: self.context,
+                timeout: self.session_timeout,
+            });
+        }
+        if let Some(tickets) = &self.tickets {
+            config.ticketer = Arc::new(SessionTicketer {
+                tickets: Arc::clone(tickets),
+                context: self.context,
+                timeout: self.session_timeout,
+            });
+        }
         Arc::new(config)
     }
 
@@ -210,7 +283,7 @@ impl ServerSettings {
         wanted: Option<ClientCertificates>,
         protocols: Option<TlsProtocols>,
     ) -> Result<ServerSettings, TlsConfigError> {
-        let own = &self.config;
+        let own = &self.template.config;
         let wanted = wanted.or_else(|| self.client_certificates.clone());
         let protocols = protocols.unwrap_or(self.protocols);
         let builder = ServerConfig::builder_with_provider(Arc::clone(own.crypto_provider()))
@@ -218,25 +291,27 @@ impl ServerSettings {
             .map_err(|error| TlsConfigError::new(error.to_string()))?;
         let mut config = builder
             .with_client_cert_verifier(verifier(wanted.as_ref()))
-            .with_cert_resolver(Arc::new(CertificateResolver {
-                identities: self.identities.clone(),
-                newest: protocols.speaks_1_3(),
-            }));
-        // Verifier and versions cannot be changed in a clone, so all that `build` sets is copied.
+            .with_cert_resolver(Arc::clone(&own.cert_resolver));
+        // Verifier and versions cannot be changed in a clone, so all that a template sets is copied.
         config.ignore_client_order = own.ignore_client_order;
         config.alpn_protocols.clone_from(&own.alpn_protocols);
         config.max_fragment_size = own.max_fragment_size;
         config.session_storage = Arc::clone(&own.session_storage);
         config.max_early_data_size = own.max_early_data_size;
         config.send_half_rtt_data = own.send_half_rtt_data;
-        config.ticketer = Arc::clone(&own.ticketer);
         config.send_tls13_tickets = own.send_tls13_tickets;
         config.cert_compressors.clone_from(&own.cert_compressors);
         config
             .cert_decompressors
             .clone_from(&own.cert_decompressors);
+        // Not among the shared templates: a script may choose anew for each connection.
+        let template = ConfigTemplate {
+            config,
+            key: self.template.key.clone(),
+        };
         Ok(ServerSettings {
-            config: Arc::new(config),
+            template: Arc::new(template),
+            config: OnceLock::new(),
             client_certificates: wanted,
             protocols,
             ..self.clone()
@@ -245,7 +320,7 @@ impl ServerSettings {
 
     /// The numbers of the cipher suites, in the server's order.
     pub(super) fn ciphers(&self) -> Vec<u16> {
-        let suites = &self.config.crypto_provider().cipher_suites;
+        let suites = &self.template.config.crypto_provider().cipher_suites;
         suites.iter().map(|one| u16::from(one.suite())).collect()
     }
 
@@ -279,10 +354,18 @@ impl ServerSettings {
 
     /// The settings with other ALPN protocols.
     pub fn with_alpn(&self, alpn: Vec<Vec<u8>>) -> ServerSettings {
-        let mut config = ServerConfig::clone(&self.config);
-        config.alpn_protocols = alpn;
+        let key = TemplateKey {
+            alpn,
+            ..self.template.key.clone()
+        };
+        let template = TEMPLATES.get(key.clone(), || {
+            let mut config = self.template.config.clone();
+            config.alpn_protocols.clone_from(&key.alpn);
+            Arc::new(ConfigTemplate { config, key })
+        });
         ServerSettings {
-            config: Arc::new(config),
+            template,
+            config: OnceLock::new(),
             ..self.clone()
         }
     }

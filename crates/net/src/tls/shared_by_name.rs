@@ -7,15 +7,28 @@ use std::sync::{Arc, Weak};
 
 use base::sync::Mutex;
 
-/// The objects of one kind in this process, by name. Their number is limited by the configurations in use.
+/// The objects of one kind in this process, by name, or by a digest of their content. Their number is limited by the
+/// configurations in use.
 pub(super) struct SharedByName<K, V> {
-    known: Mutex<HashMap<K, Weak<V>>>,
+    known: Mutex<KnownObjects<K, V>>,
 }
+
+struct KnownObjects<K, V> {
+    objects: HashMap<K, Weak<V>>,
+    /// How many there may be before those that nobody uses are removed.
+    sweep_at: usize,
+}
+
+/// Fewer than this are not worth a search for unused ones.
+const FEW: usize = 64;
 
 impl<K, V> Default for SharedByName<K, V> {
     fn default() -> Self {
         Self {
-            known: Mutex::default(),
+            known: Mutex::new(KnownObjects {
+                objects: HashMap::new(),
+                sweep_at: FEW,
+            }),
         }
     }
 }
@@ -24,15 +37,34 @@ impl<K: Hash + Eq, V> SharedByName<K, V> {
     /// The object of this name, if it is in use; otherwise a new one.
     pub(super) fn get(&self, key: K, make: impl FnOnce() -> Arc<V>) -> Arc<V> {
         let mut known = self.known.lock();
-        // Called while a configuration is read, so a walk over all is cheap, and no destructor has to take this
-        // lock.
-        known.retain(|_, one| one.strong_count() > 0);
-        if let Some(one) = known.get(&key).and_then(Weak::upgrade) {
+        if let Some(one) = known.objects.get(&key).and_then(Weak::upgrade) {
             return one;
         }
         let one = make();
-        known.insert(key, Arc::downgrade(&one));
+        known.insert(key, &one);
         one
+    }
+
+    /// The object of this name, if it is in use.
+    pub(super) fn find(&self, key: &K) -> Option<Arc<V>> {
+        self.known.lock().objects.get(key).and_then(Weak::upgrade)
+    }
+
+    /// Gives an object this name.
+    pub(super) fn insert(&self, key: K, one: &Arc<V>) {
+        self.known.lock().insert(key, one);
+    }
+}
+
+impl<K: Hash + Eq, V> KnownObjects<K, V> {
+    fn insert(&mut self, key: K, one: &Arc<V>) {
+        // Unused ones are removed here, so that no destructor has to take the lock; and only when their number has
+        // doubled, since thousands are added while a configuration is read.
+        if self.objects.len() >= self.sweep_at {
+            self.objects.retain(|_, one| one.strong_count() > 0);
+            self.sweep_at = (self.objects.len() * 2).max(FEW);
+        }
+        self.objects.insert(key, Arc::downgrade(one));
     }
 }
 

@@ -10,7 +10,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::CertificateDer;
@@ -18,8 +18,10 @@ use x509_parser::prelude::*;
 
 use super::certificate::{Certificate, SignedContent};
 use super::config_error::TlsConfigError;
+use super::content_digest::ContentDigest;
 use super::pem;
 use super::provider::algorithms;
+use super::shared_by_name::SharedByName;
 
 /// The result of verifying a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,13 +104,27 @@ pub enum CertificatePurpose {
 
 /// The trusted certificates, and the rules for believing others.
 pub struct TrustStore {
-    anchors: Vec<Certificate>,
-    revocations: Vec<RevocationList>,
+    /// By file. Files with the same content are one list in the process: a list of the system's authorities takes a
+    /// megabyte.
+    anchors: Vec<Arc<CertificateList>>,
+    revocations: Vec<Arc<RevocationFile>>,
     /// Whether every certificate of a path must be covered by a revocation list.
     check_revocations: bool,
     /// How many certificates may be between a leaf and a root.
     depth: usize,
 }
+
+/// The certificates of a PEM text.
+struct CertificateList(Vec<Certificate>);
+
+/// The revocation lists of a PEM text.
+struct RevocationFile(Vec<RevocationList>);
+
+static CERTIFICATE_LISTS: LazyLock<SharedByName<ContentDigest, CertificateList>> =
+    LazyLock::new(SharedByName::default);
+
+static REVOCATION_FILES: LazyLock<SharedByName<ContentDigest, RevocationFile>> =
+    LazyLock::new(SharedByName::default);
 
 /// A certificate revocation list.
 struct RevocationList {
@@ -141,21 +157,37 @@ impl TrustStore {
                  (SSL: error:0480006C:PEM routines::no start line:Expecting: TRUSTED CERTIFICATE)"
             ))
         };
+        let digest = ContentDigest::of([text]);
+        if let Some(known) = CERTIFICATE_LISTS.find(&digest) {
+            self.anchors.push(known);
+            return Ok(());
+        }
         let blocks = pem::parse(text).ok_or_else(broken)?;
-        let before = self.anchors.len();
-        for block in blocks.iter().filter(|block| is_certificate(&block.label)) {
-            self.anchors
-                .push(Certificate::parse(&block.content).ok_or_else(broken)?);
-        }
-        if self.anchors.len() == before {
-            return Err(broken());
-        }
+        let blocks = blocks.iter().filter(|block| is_certificate(&block.label));
+        let list: Option<Vec<Certificate>> = blocks
+            .map(|block| Certificate::parse(&block.content))
+            .collect();
+        let list = list.filter(|list| !list.is_empty()).ok_or_else(broken)?;
+        let list = Arc::new(CertificateList(list));
+        CERTIFICATE_LISTS.insert(digest, &list);
+        self.anchors.push(list);
         Ok(())
+    }
+
+    /// The trusted certificates.
+    fn anchors(&self) -> impl Iterator<Item = &Certificate> {
+        self.anchors.iter().flat_map(|list| &list.0)
+    }
+
+    /// The revocation lists.
+    fn revocations(&self) -> impl Iterator<Item = &RevocationList> {
+        self.revocations.iter().flat_map(|file| &file.0)
     }
 
     /// Adds a certificate in DER; `None` if it cannot be read.
     pub(super) fn add_der(&mut self, certificate: &CertificateDer<'_>) -> Option<()> {
-        self.anchors.push(Certificate::parse(certificate)?);
+        let list = CertificateList(vec![Certificate::parse(certificate)?]);
+        self.anchors.push(Arc::new(list));
         Some(())
     }
 
@@ -168,18 +200,25 @@ impl TrustStore {
                  (SSL: error:0480006C:PEM routines::no start line:Expecting: X509 CRL)"
             ))
         };
-        let blocks = pem::parse(text).ok_or_else(broken)?;
-        let lists = blocks.iter().filter(|block| block.label == "X509 CRL");
-        for block in lists {
-            self.revocations
-                .push(RevocationList::parse(&block.content).ok_or_else(broken)?);
-        }
-        if self.revocations.is_empty() {
-            return Err(broken());
-        }
+        let digest = ContentDigest::of([text]);
+        let file = match REVOCATION_FILES.find(&digest) {
+            Some(known) => known,
+            None => {
+                let blocks = pem::parse(text).ok_or_else(broken)?;
+                let lists = blocks.iter().filter(|block| block.label == "X509 CRL");
+                let lists: Option<Vec<RevocationList>> = lists
+                    .map(|block| RevocationList::parse(&block.content))
+                    .collect();
+                let lists = lists.filter(|lists| !lists.is_empty());
+                let file = Arc::new(RevocationFile(lists.ok_or_else(broken)?));
+                REVOCATION_FILES.insert(digest, &file);
+                file
+            }
+        };
+        self.revocations.push(file);
         let algorithms = algorithms();
-        for list in &self.revocations {
-            let issuers = self.anchors.iter();
+        for list in self.revocations() {
+            let issuers = self.anchors();
             // The signer is determined now, not in the first handshake. Only lists of intermediate authorities,
             // which clients send, are left for later.
             let _ = issuers
@@ -192,7 +231,7 @@ impl TrustStore {
 
     /// The encoded subjects of the trusted certificates, for the server's certificate request.
     pub(super) fn subjects(&self) -> impl Iterator<Item = &[u8]> {
-        self.anchors.iter().map(|anchor| &anchor.subject[..])
+        self.anchors().map(|anchor| &anchor.subject[..])
     }
 
     /// The path from the leaf of a chain to a trusted certificate, or as far as it goes.
@@ -216,13 +255,11 @@ impl TrustStore {
             .filter_map(|der| Certificate::parse(der))
             .collect();
         let mut examination = PathVerification::new(self);
-        let mut found = |among: &[Certificate]| {
-            let issued = |issuer: &&Certificate| {
-                issuer.subject == leaf.issuer && examination.is_signed_by(&leaf, issuer)
-            };
-            among.iter().find(issued).map(|issuer| issuer.der.clone())
-        };
-        found(&others).or_else(|| found(&self.anchors))
+        let mut candidates = others.iter().chain(self.anchors());
+        let issuer = candidates.find(|issuer| {
+            issuer.subject == leaf.issuer && examination.is_signed_by(&leaf, issuer)
+        })?;
+        Some(issuer.der.clone())
     }
 
     /// Verifies a chain, leaf first, at a time in seconds.
@@ -343,7 +380,7 @@ impl<'a> PathVerification<'a> {
             let last = path[path.len() - 1];
             // A root, trusted or not, ends the path.
             if last.is_self_issued() && self.is_signed_by(last, last) {
-                if trust.anchors.iter().any(|anchor| anchor.der == last.der) {
+                if trust.anchors().any(|anchor| anchor.der == last.der) {
                     return path;
                 }
                 let alone = path.len() == 1;
@@ -359,7 +396,7 @@ impl<'a> PathVerification<'a> {
                 self.found(TOO_LONG);
                 return path;
             }
-            let issuer = self.issuer(last, &trust.anchors, &path, now);
+            let issuer = self.issuer_among(last, trust.anchors(), &path, now);
             let sent = || others.iter();
             match issuer {
                 Some(issuer) => {
@@ -376,16 +413,6 @@ impl<'a> PathVerification<'a> {
                 },
             }
         }
-    }
-
-    fn issuer(
-        &mut self,
-        of: &Certificate,
-        among: &'a [Certificate],
-        path: &[&'a Certificate],
-        now: i64,
-    ) -> Option<&'a Certificate> {
-        self.issuer_among(of, among.iter(), path, now)
     }
 
     /// The best candidate for the issuer of `of`: one whose key made the signature, and if possible one that is
@@ -486,8 +513,7 @@ impl<'a> PathVerification<'a> {
             let trust = self.trust;
             // The newest list that is still valid, or else the newest.
             let list = trust
-                .revocations
-                .iter()
+                .revocations()
                 .filter(|list| list.issuer == certificate.issuer)
                 .max_by_key(|list| (list.until.is_none_or(|until| now <= until), list.from));
             match list {
@@ -623,13 +649,14 @@ mod tests {
         trust
             .add_revocations(text.as_bytes(), "crl")
             .expect("a list");
-        assert!(trust.revocations[0].signer.get().is_some());
+        let list = trust.revocations().next().expect("it was added");
+        assert!(list.signer.get().is_some());
         let now = 1_800_000_000;
         let examine = |leaf| trust.verify_chain(&[leaf], CertificatePurpose::Client, now);
         assert_eq!(examine(client(7, &issuer)), VerifyResult::Good);
         assert_eq!(examine(client(2000, &issuer)), VerifyResult::Bad(REVOKED));
         // Of an authority with the same name the list says nothing.
         let same_name = Certificate::parse(other.der()).expect("a certificate");
-        assert!(!trust.revocations[0].is_signed_by(&same_name, &algorithms()));
+        assert!(!list.is_signed_by(&same_name, &algorithms()));
     }
 }

@@ -3,6 +3,7 @@
 //! One loop does this for the whole process. The results go into the groups' states, which all loops share.
 
 use std::collections::HashSet;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use host::error_log::Logger;
 use super::group::UpstreamGroup;
 use super::groups::UpstreamGroups;
 use super::server::{NameToResolve, ResolvedAddress};
-use crate::resolver::{FoundService, NameUpdate, NameWatch, Resolver, ResolverConf};
+use crate::resolver::{FoundService, LookupTurns, NameUpdate, NameWatch, Resolver, ResolverConf};
 
 /// The time limit of a lookup where no `resolver_timeout` is configured; nginx's default.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -32,6 +33,7 @@ impl NameWatchers {
         log: &Logger,
     ) -> NameWatchers {
         let mut system = None;
+        let turns = Rc::<LookupTurns>::default();
         let mut tasks = Vec::new();
         for group in groups.all_groups() {
             // Several servers may have the same name: it is asked for once.
@@ -67,7 +69,8 @@ impl NameWatchers {
                     at.service.clone(),
                     at.port,
                     timeout,
-                );
+                )
+                .in_turns(&turns);
                 let task = rt::spawn_handle(
                     "upstream names",
                     watch_name(group.clone(), at.clone(), watch),

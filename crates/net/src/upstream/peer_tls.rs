@@ -196,8 +196,13 @@ impl UpstreamTls {
             (Some(certificate), Some(key)) => {
                 let certificate = in_prefix(certificate, conf_prefix);
                 let key = in_prefix(key, conf_prefix);
-                TlsIdentity::load(certificate.as_bstr(), key.as_bstr(), &self.passwords, read)
-                    .map(Some)
+                TlsIdentity::load_shared(
+                    certificate.as_bstr(),
+                    key.as_bstr(),
+                    &self.passwords,
+                    read,
+                )
+                .map(Some)
             }
             _ => Ok(None),
         }

@@ -25,7 +25,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use base::Span;
-use conf::{BlockContent, Diagnostic, DirectiveNode, Severity, SourceMap};
+use conf::{Diagnostic, DirectiveNode, Severity, SourceMap};
 
 pub(crate) use command::{CheckArguments, explain, parse, rule_names, run};
 use view::{CheckedTree, DirectiveView};
@@ -167,7 +167,8 @@ fn visit<'t>(
             }
             findings.extend(found.into_iter().map(|found| CheckFinding { rule, found }));
         }
-        if let BlockContent::Nodes(inside) = &node.block {
+        let inside = view::directives(node);
+        if !inside.is_empty() {
             around.push(node);
             visit(site, around, inside, rules, findings);
             around.pop();

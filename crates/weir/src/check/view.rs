@@ -1,6 +1,7 @@
 //! A directive and the blocks around it: what is inherited, who has access, which location serves a
 //! path.
 
+use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use base::{BString, ByteSlice as _};
-use conf::{DirectiveNode, Regex, SourceMap};
+use conf::{BlockContent, DirectiveNode, Regex, SourceMap};
 
 /// The whole configuration.
 pub(super) struct CheckedTree<'t> {
@@ -29,7 +30,7 @@ pub(super) struct CheckedTree<'t> {
     default_servers: OnceCell<HashMap<&'t [u8], &'t DirectiveNode>>,
     /// The rows of maps whose values have variables: a map may have a million rows, and thousands of directives may
     /// use it.
-    variable_rows: RefCell<HashMap<*const DirectiveNode, Rc<[&'t DirectiveNode]>>>,
+    variable_rows: RefCell<HashMap<*const DirectiveNode, Rc<[Cow<'t, DirectiveNode>]>>>,
     /// The servers of `http` by address.
     http_servers: OnceCell<HashMap<&'t [u8], AddressServers<'t>>>,
     /// The lines of long blocks by name: each of ten thousand servers asks what it inherits from `http`, which has
@@ -150,10 +151,13 @@ impl<'t> CheckedTree<'t> {
     }
 
     /// The first [`MAX_ROWS`] rows of a `map` whose values have variables.
-    pub(super) fn variable_rows(&self, map: &'t DirectiveNode) -> Rc<[&'t DirectiveNode]> {
+    pub(super) fn variable_rows(&self, map: &'t DirectiveNode) -> Rc<[Cow<'t, DirectiveNode>]> {
         let mut all = self.variable_rows.borrow_mut();
         let rows = all.entry(std::ptr::from_ref(map)).or_insert_with(|| {
-            let rows = map.block.nodes().iter().filter(|row| {
+            if !map.block.may_contain(b"$") {
+                return Rc::default();
+            }
+            let rows = map.block.lines().filter(|row| {
                 let value = row.args.last();
                 value.is_some_and(|word| word.text.contains(&b'$'))
             });
@@ -210,18 +214,18 @@ impl<'t> CheckedTree<'t> {
 
     /// Whether the text is anywhere in the configuration, in a word or in a script.
     pub(super) fn mentions(&self, text: &[u8]) -> bool {
-        fn within(nodes: &[DirectiveNode], text: &[u8]) -> bool {
-            nodes.iter().any(|node| {
-                let raw = match &node.block {
-                    conf::BlockContent::Raw(script) => script.text.contains_str(text),
-                    conf::BlockContent::None | conf::BlockContent::Nodes(_) => false,
-                };
-                let words = std::iter::once(&node.name).chain(&node.args);
-                raw || words.into_iter().any(|word| word.text.contains_str(text))
-                    || within(node.block.nodes(), text)
-            })
+        fn within(node: &DirectiveNode, text: &[u8]) -> bool {
+            let inside = match &node.block {
+                BlockContent::Raw(script) => script.text.contains_str(text),
+                BlockContent::None => false,
+                block @ (BlockContent::Nodes(_) | BlockContent::Long(_)) => {
+                    block.may_contain(text) && block.lines().any(|line| within(&line, text))
+                }
+            };
+            let mut words = std::iter::once(&node.name).chain(&node.args);
+            inside || words.any(|word| word.text.contains_str(text))
         }
-        within(self.nodes, text)
+        self.nodes.iter().any(|node| within(node, text))
     }
 }
 
@@ -232,6 +236,19 @@ pub(super) struct DirectiveView<'a, 't> {
     /// The blocks around it, the outermost first.
     pub(super) around: &'a [&'t DirectiveNode],
     pub(super) node: &'t DirectiveNode,
+}
+
+/// The directives in a block. The lines of a long list are data and no directives, and become no nodes for the sake
+/// of a search.
+pub(super) fn directives(block: &DirectiveNode) -> &[DirectiveNode] {
+    let is_data = matches!(
+        block.name.text.as_slice(),
+        b"map" | b"geo" | b"split_clients" | b"types" | b"charset_map"
+    );
+    match &block.block {
+        BlockContent::Long(_) if is_data => &[],
+        content => content.nodes(),
+    }
 }
 
 /// How a location is selected.

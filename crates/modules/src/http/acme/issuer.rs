@@ -117,7 +117,7 @@ impl AcmeIssuer {
     pub(super) fn read(line: &mut DirectiveLine) -> Result<AcmeIssuer, Diagnostic> {
         let mut reading = IssuerDraft::default();
         for entry in line.entries() {
-            reading.read_row(line, entry)?;
+            reading.read_row(line, &entry)?;
         }
         let name = IssuerName::from(line.text(0));
         // There is no default: to choose an authority is to accept its terms.

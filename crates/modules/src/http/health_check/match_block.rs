@@ -35,12 +35,12 @@ enum FieldTest {
 impl MatchCondition {
     /// Reads a `match` block.
     pub(super) fn read(line: &mut DirectiveLine) -> Result<MatchCondition, Diagnostic> {
-        let tests = line.entries().into_iter().map(|row| {
+        let tests = line.entries().map(|row| {
             let words: Vec<&BStr> = row.args.iter().map(|word| word.as_bstr()).collect();
             match row.name.text.as_bytes() {
-                b"status" => status(row, &words),
-                b"header" => field(row, &words),
-                b"body" => body(row, &words),
+                b"status" => status(&row, &words),
+                b"header" => field(&row, &words),
+                b"body" => body(&row, &words),
                 name => Err(row.error(format!("unknown test \"{}\"", name.as_bstr()))),
             }
         });

@@ -350,8 +350,9 @@ fn load(
     }
     let mut read = |path: &Path| level.build.files.read(path);
     let (certificate, key) = &names;
-    let identity = TlsIdentity::load(certificate.as_ref(), key.as_ref(), passwords, &mut read)
-        .map_err(|problem| problem_at(problem, span))?;
+    let identity =
+        TlsIdentity::load_shared(certificate.as_ref(), key.as_ref(), passwords, &mut read)
+            .map_err(|problem| problem_at(problem, span))?;
     let loaded = &mut level.shared::<LoadedIdentities>().0;
     loaded.insert(names, Arc::clone(&identity));
     Ok(identity)

@@ -10,8 +10,8 @@ use conf::DirectiveNode;
 use super::{CheckRule, RuleDanger, RuleHit};
 use crate::check::value::{client_variable, names};
 use crate::check::view::{
-    DirectiveView, LocationMatch, first, inherited, is_guarded, is_local, locate, matches_of,
-    named, word,
+    DirectiveView, LocationMatch, directives, first, inherited, is_guarded, is_local, locate,
+    matches_of, named, word,
 };
 
 pub(super) const RULES: &[CheckRule] = &[
@@ -187,7 +187,7 @@ fn auth_basic_without_users(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     fn has_file(nodes: &[DirectiveNode]) -> bool {
         nodes
             .iter()
-            .any(|node| node.name.is("auth_basic_user_file") || has_file(node.block.nodes()))
+            .any(|node| node.name.is("auth_basic_user_file") || has_file(directives(node)))
     }
     // The file may be named in an inner block, where the protected files are.
     if first(view.node) != b"off"

@@ -6,7 +6,7 @@ use conf::DirectiveNode;
 
 use super::{CheckRule, RuleDanger, RuleHit};
 use crate::check::value::names;
-use crate::check::view::{CheckedTree, DirectiveView, first, inherited, named};
+use crate::check::view::{CheckedTree, DirectiveView, directives, first, inherited, named};
 
 pub(super) const RULES: &[CheckRule] = &[
     CheckRule {
@@ -56,7 +56,7 @@ fn caches_within<'t>(
     fn within(nodes: &[DirectiveNode], directive: &[u8]) -> bool {
         nodes.iter().any(|node| {
             node.name.text == directive && first(node) != b"off"
-                || within(node.block.nodes(), directive)
+                || within(directives(node), directive)
         })
     }
     is_cached(site, around, family) || within(nodes, format!("{family}cache").as_bytes())

@@ -12,8 +12,8 @@ use conf::DirectiveNode;
 
 use super::{CheckRule, RuleDanger, RuleHit};
 use crate::check::view::{
-    CheckedTree, DirectiveView, LocationMatch, condition, first, has_handler, inherited,
-    is_guarded, locate, matches_of,
+    CheckedTree, DirectiveView, LocationMatch, condition, directives, first, has_handler,
+    inherited, is_guarded, locate, matches_of,
 };
 
 pub(super) const RULES: &[CheckRule] = &[
@@ -147,7 +147,7 @@ fn served_folders<'t>(
         if let (true, LocationMatch::Prefix(prefix, _)) =
             (node.name.is("location"), matches_of(node))
         {
-            served_folders(view, node.block.nodes(), prefix, all);
+            served_folders(view, directives(node), prefix, all);
         }
     }
 }
@@ -221,7 +221,7 @@ fn named_within(site: &CheckedTree, nodes: &[DirectiveNode], all: &mut Vec<PathB
         if is_named && is_path && !is_log {
             all.push(site.path(path));
         }
-        named_within(site, node.block.nodes(), all);
+        named_within(site, directives(node), all);
     }
 }
 
@@ -306,8 +306,7 @@ fn listing_of_an_application(view: &DirectiveView, found: &mut Vec<RuleHit>) {
     fn runs(nodes: &[DirectiveNode]) -> bool {
         nodes.iter().any(|node| {
             let name = node.name.text.as_slice();
-            matches!(name, b"fastcgi_pass" | b"uwsgi_pass" | b"scgi_pass")
-                || runs(node.block.nodes())
+            matches!(name, b"fastcgi_pass" | b"uwsgi_pass" | b"scgi_pass") || runs(directives(node))
         })
     }
     let whole = view.around.last().is_some_and(|block| {

@@ -121,6 +121,9 @@ fn tests<'t>(view: &DirectiveView<'_, 't>) -> Vec<OriginTest<'t>> {
             let Some(subject) = subject_of(first(node)) else {
                 return Vec::new();
             };
+            if !node.block.may_contain(b"~") {
+                return Vec::new();
+            }
             node.block
                 .nodes()
                 .iter()

@@ -10,7 +10,8 @@ use conf::DirectiveNode;
 use super::{CheckRule, RuleDanger, RuleHit};
 use crate::check::value::{ValuePart, value_parts};
 use crate::check::view::{
-    CheckedTree, DirectiveView, LocationMatch, first, inherited, matches_of, named, word,
+    CheckedTree, DirectiveView, LocationMatch, directives, first, inherited, matches_of, named,
+    word,
 };
 
 pub(super) const RULES: &[CheckRule] = &[
@@ -433,6 +434,6 @@ fn asks<'t>(
         let has_own = named(node.block.nodes(), "resolver").next().is_some();
         (is_pass && host.starts_with(b"$") && !is_verified())
             || is_resolved
-            || !has_own && asks(site, &[around, &[node]].concat(), node.block.nodes())
+            || !has_own && asks(site, &[around, &[node]].concat(), directives(node))
     })
 }
