@@ -118,3 +118,4 @@ mod tunnel;
 mod upgrade;
 mod userid;
 mod weir_status;
+mod worker_groups;

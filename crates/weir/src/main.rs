@@ -25,6 +25,7 @@ mod completions;
 mod core_conf;
 mod engines;
 mod events;
+mod group_arrivals;
 mod handover;
 mod help;
 mod identity;
@@ -53,6 +54,7 @@ mod upgrade;
 mod watchdog;
 mod watchers;
 mod worker;
+mod worker_groups;
 mod worker_loop;
 mod worker_process;
 
