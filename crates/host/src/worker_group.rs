@@ -12,9 +12,10 @@
 //!       'T' tells something   'Q' asks, under this number   'A' answers this number
 //! ```
 //!
-//! A packet is one message of the kernel, so several senders cannot mix theirs. The master keeps the inboxes open: what
-//! was sent to a group that has crashed is read by the process that takes its place. Nothing here ever waits for
-//! another group: a packet for which there is no room is not sent, and the sender goes on without.
+//! A packet is one message of the kernel, so several senders cannot mix theirs. The master keeps the inboxes open: of
+//! what was sent to a group that has crashed, it passes connections on to another one, and the process that takes its
+//! place reads the rest. Nothing here ever waits for another group: a packet for which there is no room is not sent, and
+//! the sender goes on without.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -52,6 +53,8 @@ const MAX_PACKET: usize = 64 * 1024;
 const HEAD: usize = 11;
 /// How long an answer may take: another group may be short of processor time, and the client is waiting.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// How many packets of a dead process the master looks at: more than an inbox holds by default.
+const MAX_RESCUED: usize = 1024;
 /// How long a thread that may wait does so for room in an inbox.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(5);
 /// Questions without an answer so far; beyond that, none is asked.
@@ -122,11 +125,55 @@ impl GroupLinks {
     }
 
     /// The process of this group has ended: its connections are gone, and nothing is to be passed to it until another
-    /// one serves.
+    /// one serves. Connections that were on their way to it go to a group that serves; what else was sent to it is left
+    /// for the next process.
     pub fn forget_process(&self, group: usize) {
         for counter in row(&self.board, group) {
             counter.store(0, Relaxed);
         }
+        let Some(inbox) = self.inboxes.get(group) else {
+            return;
+        };
+        let mut left = Vec::new();
+        let mut bytes = vec![0; MAX_PACKET];
+        // Bounded: a group that goes on sending must not keep the master here.
+        for _ in 0..MAX_RESCUED {
+            let received = receive_packet(inbox, &mut bytes, RecvFlags::DONTWAIT);
+            let Ok((length, descriptor)) = received else {
+                break;
+            };
+            let packet = &mut bytes[..length];
+            if let (Some(kind), Some(descriptor)) = (packet.first_mut(), &descriptor) {
+                // It has nowhere else to go.
+                if *kind == ArrivalKind::New.code() {
+                    *kind = ArrivalKind::Returned.code();
+                }
+                if self.send_to_any(packet, descriptor.as_fd()) {
+                    continue;
+                }
+            }
+            left.push((packet.to_vec(), descriptor));
+        }
+        for (packet, descriptor) in left {
+            let descriptor = descriptor.as_ref().map(|descriptor| descriptor.as_fd());
+            // There was room for it a moment ago.
+            let _ = send_packet(&self.outboxes[group], &packet, descriptor);
+        }
+    }
+
+    /// Sends a connection to a group that serves.
+    fn send_to_any(&self, packet: &[u8], descriptor: BorrowedFd<'_>) -> bool {
+        let serves = |group: &usize| row(&self.board, *group)[LOOPS].load(Relaxed) > 0;
+        let Some(group) = (0..self.outboxes.len()).find(serves) else {
+            return false;
+        };
+        let under_way = &row(&self.board, group)[UNDER_WAY];
+        under_way.fetch_add(1, Relaxed);
+        let sent = send_packet(&self.outboxes[group], packet, Some(descriptor));
+        if !sent {
+            take_one(under_way);
+        }
+        sent
     }
 
     /// The links as the process of one group holds them, after the fork.
@@ -432,7 +479,7 @@ impl GroupMember {
     /// The body of the thread: reads until the socket fails.
     fn read_inbox(&self, inbox: &OwnedFd) {
         let mut bytes = vec![0; MAX_PACKET];
-        while let Ok((length, descriptor)) = receive_packet(inbox, &mut bytes) {
+        while let Ok((length, descriptor)) = receive_packet(inbox, &mut bytes, RecvFlags::empty()) {
             // Every process that could write is gone.
             if length == 0 && descriptor.is_none() {
                 return;
@@ -550,22 +597,24 @@ impl MemberLinks {
 
     /// Sends a packet, if there is room for it.
     fn send(&self, group: usize, packet: Vec<u8>, descriptor: Option<BorrowedFd<'_>>) -> bool {
-        let Some(outbox) = self
-            .outboxes
-            .get(group)
-            .filter(|_| packet.len() <= MAX_PACKET)
-        else {
-            return false;
-        };
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
-        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-            return false;
-        }
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        rustix::net::sendmsg(outbox, &[IoSlice::new(&packet)], &mut control, flags).is_ok()
+        let outbox = self.outboxes.get(group);
+        outbox.is_some_and(|outbox| send_packet(outbox, &packet, descriptor))
     }
+}
+
+/// Sends a packet, if there is room for it.
+fn send_packet(outbox: &OwnedFd, packet: &[u8], descriptor: Option<BorrowedFd<'_>>) -> bool {
+    if packet.len() > MAX_PACKET {
+        return false;
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+        return false;
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::net::sendmsg(outbox, &[IoSlice::new(packet)], &mut control, flags).is_ok()
 }
 
 /// One group's answer to a question.
@@ -588,13 +637,17 @@ fn take_one(counter: &AtomicU64) {
     let _ = counter.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
 }
 
-/// Waits for a packet.
-fn receive_packet(socket: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+/// Receives a packet; `flags` say whether to wait for it.
+fn receive_packet(
+    socket: &OwnedFd,
+    bytes: &mut [u8],
+    flags: RecvFlags,
+) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         let mut slices = [IoSliceMut::new(bytes)];
-        let flags = RecvFlags::CMSG_CLOEXEC;
+        let flags = flags | RecvFlags::CMSG_CLOEXEC;
         match rustix::net::recvmsg(socket.as_fd(), &mut slices, &mut control, flags) {
             Err(rustix::io::Errno::INTR) => {}
             other => break other?,
@@ -704,6 +757,38 @@ mod tests {
         });
         assert!(members[0].give(1, "http", "127.0.0.1:80", file.as_fd()));
         assert_eq!(arrived.recv().expect("it is returned").1, b"returned");
+    }
+
+    #[test]
+    fn what_was_sent_to_a_dead_process_is_not_lost() {
+        let links = GroupLinks::new(2).expect("sockets");
+        let join = |index| Arc::new(links.join(WorkerGroup { index, count: 2 }));
+        // The second one has died: nothing reads its inbox.
+        let (living, dead) = (join(0), join(1));
+        living.publish(1, 1);
+        dead.publish(1, 1);
+        let (taken, arrived) = mpsc::sync_channel(2);
+        living.on_arrival(move |arrival| {
+            let _ = taken.send(arrival.kind);
+            Ok(())
+        });
+        living.start().expect("a thread");
+        let file = std::fs::File::open("/dev/null").expect("always there");
+        assert!(living.tell("purge", b"all"));
+        assert!(living.give(1, "http", "127.0.0.1:80", file.as_fd()));
+        links.forget_process(1);
+        assert_eq!(
+            arrived.recv().expect("it comes back"),
+            ArrivalKind::Returned
+        );
+        let next = join(1);
+        let (told, heard) = mpsc::sync_channel(1);
+        next.on_message("purge", move |body| {
+            let _ = told.send(body.to_vec());
+            None
+        });
+        next.start().expect("a thread");
+        assert_eq!(heard.recv().expect("it waited"), b"all");
     }
 
     #[test]
