@@ -122,3 +122,4 @@ mod tunnel;
 mod upgrade;
 mod userid;
 mod weir_status;
+mod worker_groups;

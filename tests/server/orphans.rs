@@ -18,12 +18,16 @@ struct Background {
 
 impl Background {
     fn new(listen: &str, more: &str) -> Background {
+        Background::with("worker_processes 2;", listen, more)
+    }
+
+    fn with(main: &str, listen: &str, more: &str) -> Background {
         let user = match rustix::process::geteuid().is_root() {
             true => "user root;",
             false => "",
         };
         let conf = format!(
-            "daemon on; {user} pid nginx.pid; error_log error.log info; worker_processes 2;
+            "daemon on; {user} pid nginx.pid; error_log error.log info; {main}
              events {{ }}
              http {{
                  access_log off; root html; client_body_temp_path body_temp;
@@ -163,6 +167,39 @@ fn a_worker_goes_on_without_its_master() {
     assert!(is_gone(worker));
     let refused = TcpStream::connect(("127.0.0.1", background.site.port(0)));
     assert!(refused.is_err());
+}
+
+#[test]
+fn all_worker_groups_are_taken_over() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    for listen in ["", " reuseport"] {
+        let main = "worker_processes 4; worker_groups 2;";
+        let (background, master) = Background::with(main, listen, "").start();
+        let mut idle: Vec<Connection> = (0..12).map(|_| background.connect()).collect();
+        for client in &mut idle {
+            client.get("/").expect(200);
+        }
+        let old = workers_in(&background.log());
+        assert_eq!(old.len(), 2);
+        background.kill(master);
+        let (background, master) = background.start();
+        for client in &mut idle {
+            let moved = until(|| {
+                let process = process_of(&client.get("/").text());
+                (!old.contains(&process)).then_some(())
+            });
+            assert!(moved.is_some(), "the same socket, another process");
+        }
+        for process in old {
+            assert!(is_gone(process), "{}", background.log());
+        }
+        for _ in 0..20 {
+            background.connect().get("/").expect(200);
+        }
+        end(&background, master);
+    }
 }
 
 #[test]

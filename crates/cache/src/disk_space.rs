@@ -53,7 +53,9 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 /// What may be written, and what is missing of the reserve. Blocks.
 fn measure(core: &StoreCore) -> (u64, u64) {
     let Ok(system) = rustix::fs::statvfs(&core.options.path) else {
-        // Unknown: then the writes tell whether there is room.
+        // Unknown, as at the start: then the writes tell whether there is room. What was known before may be wrong by
+        // now, and would keep bodies out for as long as it cannot be replaced.
+        core.disk_space.0.store(u64::MAX, Relaxed);
         return (u64::MAX, 0);
     };
     let total = system.f_blocks.saturating_mul(system.f_frsize);
@@ -77,7 +79,9 @@ pub(crate) fn take_space(core: &StoreCore, bytes: u64) -> io::Result<()> {
     if left < bytes {
         return Err(io::ErrorKind::StorageFull.into());
     }
-    core.disk_space.0.store(left - bytes, Relaxed);
+    if left != u64::MAX {
+        core.disk_space.0.store(left - bytes, Relaxed);
+    }
     Ok(())
 }
 

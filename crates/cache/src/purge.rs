@@ -5,6 +5,7 @@
 //! for everything: then too much is purged, never too little.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -35,6 +36,9 @@ pub enum PurgeMode {
     /// Stale: it may be validated, or served while the origin is down.
     Soft,
 }
+
+/// Passes a purge on to other processes. Called on loops, so it must not wait.
+pub(crate) type PurgeListener = Arc<dyn Fn(Vec<u8>) + Send + Sync>;
 
 /// The names of purges that are remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -62,8 +62,10 @@ fn fits(core: &StoreCore) -> bool {
         return false;
     }
     limits.min_free == 0
+        // If it cannot be asked for, the writes tell whether there is room.
         || rustix::fs::statvfs(&core.options.path)
-            .is_ok_and(|system| system.f_bavail * system.f_frsize >= limits.min_free + wanted)
+            .ok()
+            .is_none_or(|system| system.f_bavail * system.f_frsize >= limits.min_free + wanted)
 }
 
 /// The oldest full segment of the side that has more than its share.

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use rt::pool::DeviceNumber;
 
@@ -19,7 +19,7 @@ use crate::index::{RecordLocation, StoreIndex};
 use crate::memory::MemoryTier;
 use crate::object::ObjectHome;
 use crate::options::{StoreLimits, StoreOptions};
-use crate::purge::PurgeTable;
+use crate::purge::{PurgeListener, PurgeTable};
 use crate::segment::Segment;
 use crate::store_log::{self, StoreLog, WriterJob};
 use crate::{CacheKey, PurgeMode};
@@ -39,6 +39,8 @@ pub(crate) struct StoreCore {
     pub(crate) index: StoreIndex,
     pub(crate) memory: MemoryTier,
     purges: Mutex<PurgeTable>,
+    /// Tells other processes of purges, if there are any.
+    pub(crate) purge_listener: OnceLock<PurgeListener>,
     pub(crate) fills: FillTable,
     /// All segments by number, those that are being written included. One that is removed here is found no more;
     /// objects that are being read keep it open.
@@ -125,6 +127,7 @@ impl StoreCore {
             lock: loaded.lock,
             index: loaded.index,
             purges: Mutex::new(loaded.purges),
+            purge_listener: OnceLock::new(),
             fills: FillTable::default(),
             segments: RwLock::new(loaded.segments),
             sequence: AtomicU64::new(loaded.sequence),

@@ -7,6 +7,9 @@
 //! more     one byte, any value                      + up to 64 descriptors
 //! ```
 //!
+//! With the highest bit of the count, the descriptors are in the head packet, behind the memory file. A packet is
+//! atomic, so both ends of such a channel may be open in several processes: each message is received once, whole.
+//!
 //! The body travels as a memory file because a configuration may be larger than a socket buffer, and
 //! the master must never wait for a worker that does not read. Both sides are one program, so there is
 //! no version in the format; an upgraded binary starts its own worker.
@@ -30,6 +33,8 @@ const MAX_DESCRIPTORS: u32 = 100_000;
 /// A worker that has not made room for a packet in this time is stuck.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 const HEAD: usize = 5;
+/// In the count of descriptors: they are in this packet.
+const ENCLOSED: u32 = 1 << 31;
 
 /// One message.
 pub struct ChannelMessage {
@@ -98,17 +103,18 @@ impl Channel {
             .ok()
             .filter(|count| *count <= MAX_DESCRIPTORS);
         let count = count.ok_or_else(|| io::Error::other("too many descriptors in a message"))?;
-        let memory = rustix::fs::memfd_create(c"weir message", rustix::fs::MemfdFlags::CLOEXEC)?;
-        let mut file = File::from(memory);
-        file.write_all(body)?;
-        let mut head = [0; HEAD];
-        head[0] = kind;
-        head[1..].copy_from_slice(&count.to_le_bytes());
-        self.send_packet(&head, &[file.as_fd()])?;
+        let file = memory_file(body)?;
+        self.send_packet(&head_of(kind, count), &[file.as_fd()])?;
         for chunk in descriptors.chunks(PER_PACKET) {
             self.send_packet(b"+", chunk)?;
         }
         Ok(())
+    }
+
+    /// Sends a message with one descriptor as a single packet.
+    pub fn send_enclosed(&self, kind: u8, body: &[u8], enclosed: BorrowedFd<'_>) -> io::Result<()> {
+        let file = memory_file(body)?;
+        self.send_packet(&head_of(kind, 1 | ENCLOSED), &[file.as_fd(), enclosed])
     }
 
     fn send_packet(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -128,30 +134,44 @@ impl Channel {
 
     /// Waits for a message. `None` means that the other process is gone.
     pub fn receive(&self) -> io::Result<Option<ChannelMessage>> {
+        self.receive_with(RecvFlags::empty())
+    }
+
+    /// Receives a message that is there; the error `WouldBlock` if there is none, or if another process that shares
+    /// this end was quicker.
+    pub fn try_receive(&self) -> io::Result<Option<ChannelMessage>> {
+        self.receive_with(RecvFlags::DONTWAIT)
+    }
+
+    /// Receives a message. `flags` are for its head; what follows that is on its way.
+    fn receive_with(&self, flags: RecvFlags) -> io::Result<Option<ChannelMessage>> {
         let mut head = [0; HEAD];
         let mut descriptors = Vec::new();
-        let size = self.receive_packet(&mut head, &mut descriptors)?;
+        let size = self.receive_packet(&mut head, &mut descriptors, flags)?;
         if size == 0 {
             return Ok(None);
         }
-        // Exactly the head packet and one descriptor. If this is anything else, the boundaries of all later
+        let count = u32::from_le_bytes([head[1], head[2], head[3], head[4]]);
+        let (count, enclosed) = match count & ENCLOSED {
+            0 => (count.min(MAX_DESCRIPTORS) as usize, 0),
+            _ => (0, (count & !ENCLOSED) as usize),
+        };
+        // Exactly the head packet and its descriptors. If this is anything else, the boundaries of all later
         // messages are lost.
-        let memory = descriptors
-            .pop()
-            .filter(|_| size == HEAD && descriptors.is_empty());
-        let memory = memory.ok_or_else(|| io::Error::other("a message without its head"))?;
-        let count =
-            u32::from_le_bytes([head[1], head[2], head[3], head[4]]).min(MAX_DESCRIPTORS) as usize;
+        if size != HEAD || descriptors.len() != enclosed + 1 {
+            return Err(io::Error::other("a message without its head"));
+        }
+        let memory = File::from(descriptors.remove(0));
         while descriptors.len() < count {
             let before = descriptors.len();
-            let size = self.receive_packet(&mut [0; 1], &mut descriptors)?;
+            let size = self.receive_packet(&mut [0; 1], &mut descriptors, RecvFlags::empty())?;
             if size == 0 || descriptors.len() == before {
                 return Err(io::Error::other("a message without its descriptors"));
             }
         }
         Ok(Some(ChannelMessage {
             kind: head[0],
-            body: read_all(&File::from(memory))?,
+            body: read_all(&memory)?,
             descriptors,
         }))
     }
@@ -160,13 +180,14 @@ impl Channel {
         &self,
         bytes: &mut [u8],
         descriptors: &mut Vec<OwnedFd>,
+        flags: RecvFlags,
     ) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PER_PACKET))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = loop {
             let mut slices = [IoSliceMut::new(bytes)];
-            match rustix::net::recvmsg(&self.0, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC)
-            {
+            let flags = flags | RecvFlags::CMSG_CLOEXEC;
+            match rustix::net::recvmsg(&self.0, &mut slices, &mut control, flags) {
                 Err(rustix::io::Errno::INTR) => {}
                 // A worker that was killed with unread messages resets the socket; this counts as its end.
                 Err(rustix::io::Errno::CONNRESET) => return Ok(0),
@@ -192,6 +213,22 @@ impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// A memory file with this content.
+fn memory_file(body: &[u8]) -> io::Result<File> {
+    let memory = rustix::fs::memfd_create(c"weir message", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let mut file = File::from(memory);
+    file.write_all(body)?;
+    Ok(file)
+}
+
+/// The head packet's bytes.
+fn head_of(kind: u8, count: u32) -> [u8; HEAD] {
+    let mut head = [0; HEAD];
+    head[0] = kind;
+    head[1..].copy_from_slice(&count.to_le_bytes());
+    head
 }
 
 /// The whole content of a memory file, read by position: both processes share its cursor.
@@ -229,6 +266,18 @@ mod tests {
         let mut text = Vec::new();
         reader.read_to_end(&mut text).expect("the pipe ends");
         assert_eq!(text.len(), 150);
+    }
+
+    #[test]
+    fn an_enclosed_message_is_received_once() {
+        let (one, two) = Channel::pair().expect("a socket pair");
+        let file = File::open("/dev/null").expect("always there");
+        one.send_enclosed(9, b"body", file.as_fd()).expect("sent");
+        let message = two.try_receive().expect("received").expect("a message");
+        assert_eq!((message.kind, &*message.body), (9, &b"body"[..]));
+        assert_eq!(message.descriptors.len(), 1);
+        let nothing = two.try_receive().err().map(|error| error.kind());
+        assert_eq!(nothing, Some(io::ErrorKind::WouldBlock));
     }
 
     #[test]

@@ -33,6 +33,7 @@ use crate::error_log::Logger;
 use crate::listen::{ListenAddress, ListenOptions};
 use crate::loop_slots::{ArrivingConnection, LoopSlot, LoopSlots, MovingConnection};
 use crate::process::SystemUser;
+use crate::worker_group::GroupMember;
 use base::sync::Mutex;
 
 /// A trial run of a part of the configuration; the error says why it does not work.
@@ -167,11 +168,11 @@ pub trait LoopEngine {
 /// What an engine gets to know about its loop.
 #[derive(Clone)]
 pub struct LoopContext {
-    /// This loop's number, from 0.
+    /// This loop's number in its process, from 0.
     pub index: usize,
-    /// How many loops there are.
+    /// How many loops the process has.
     pub loops: usize,
-    /// All loops.
+    /// All loops of the process.
     pub loop_slots: LoopSlots,
     /// This one.
     pub loop_slot: Arc<LoopSlot>,
@@ -225,8 +226,10 @@ pub struct MainSettings {
     pub version: &'static str,
     /// Where relative paths start.
     pub prefix: PathBuf,
-    /// How many loops there will be.
+    /// How many loops there will be, in all groups.
     pub worker_processes: usize,
+    /// How many worker processes they are divided among.
+    pub worker_groups: usize,
     /// How many connections each loop may have.
     pub worker_connections: usize,
     /// Accept all that is queued at once, instead of a few.
@@ -274,6 +277,7 @@ impl Default for MainSettings {
             version: "weir",
             prefix: PathBuf::new(),
             worker_processes: 1,
+            worker_groups: 1,
             worker_connections: 512,
             multi_accept: false,
             user: None,
@@ -312,14 +316,13 @@ impl Default for ThreadPool {
 pub struct ZoneRegistry {
     by_name: Arc<Mutex<HashMap<ZoneKey, Arc<dyn Any + Send + Sync>>>>,
     loops: Arc<AtomicUsize>,
+    all_loops: Arc<AtomicUsize>,
+    group: Arc<GroupMember>,
 }
 
 impl Default for ZoneRegistry {
     fn default() -> Self {
-        ZoneRegistry {
-            by_name: Arc::default(),
-            loops: Arc::new(AtomicUsize::new(1)),
-        }
+        ZoneRegistry::of_group(Arc::new(GroupMember::alone()))
     }
 }
 
@@ -327,6 +330,21 @@ impl Default for ZoneRegistry {
 type ZoneKey = (TypeId, String);
 
 impl ZoneRegistry {
+    /// The zones of this worker process: other groups have their own.
+    pub fn of_group(group: Arc<GroupMember>) -> ZoneRegistry {
+        ZoneRegistry {
+            by_name: Arc::default(),
+            loops: Arc::new(AtomicUsize::new(1)),
+            all_loops: Arc::new(AtomicUsize::new(1)),
+            group,
+        }
+    }
+
+    /// This process as one of the server's worker processes.
+    pub fn group(&self) -> &Arc<GroupMember> {
+        &self.group
+    }
+
     /// The zone of this type and name, made by `create` the first time.
     pub fn get_or_create<T: Any + Send + Sync>(
         &self,
@@ -348,14 +366,26 @@ impl ZoneRegistry {
         zones.insert((TypeId::of::<T>(), name.to_owned()), zone);
     }
 
-    /// How many loops share the zones, for limits that are configured per loop.
+    /// How many loops of this process share the zones, for limits that are configured per loop.
     pub fn loops(&self) -> usize {
         self.loops.load(Relaxed)
     }
 
-    /// Sets the number of loops of the configuration that is committed next.
-    pub fn set_loops(&self, loops: usize) {
-        self.loops.store(loops.max(1), Relaxed);
+    /// How many loops there are in all groups.
+    pub fn all_loops(&self) -> usize {
+        self.all_loops.load(Relaxed)
+    }
+
+    /// The number of this process's first loop among them.
+    pub fn first_loop(&self) -> usize {
+        self.group.place().loops(self.all_loops()).start
+    }
+
+    /// Sets the number of loops, in all groups, of the configuration that is committed next.
+    pub fn set_loops(&self, all: usize) {
+        let own = self.group.place().loops(all).len();
+        self.loops.store(own.max(1), Relaxed);
+        self.all_loops.store(all.max(1), Relaxed);
     }
 
     /// Drops zones that no configuration names any more: only this map refers to them.

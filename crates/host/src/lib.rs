@@ -24,3 +24,4 @@ pub mod log_sink;
 pub mod loop_slots;
 pub mod process;
 pub mod signal;
+pub mod worker_group;

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use crate::engine::ListenerSpec;
 use crate::listen::ListenAddress;
+use crate::worker_group::GroupMember;
 use base::sync::{Mutex, MutexGuard};
 use rt::LoopHandle;
 use rt::net::DetachedSocket;
@@ -74,9 +75,11 @@ pub struct MovingConnection {
 pub struct LoopSlot {
     /// Unique in the process; never used again.
     pub id: u64,
-    /// The loop's number, from 0.
+    /// The loop's number in its process, from 0.
     pub index: usize,
     handle: LoopHandle,
+    /// This process among others, if there are any: they see how many connections it has.
+    group: Option<Arc<GroupMember>>,
     /// Connections of all engines. Written by the loop only.
     connections: AtomicUsize,
     queue: Mutex<ArrivalQueue>,
@@ -111,11 +114,22 @@ impl LoopSlot {
     /// The slot of a loop. `arrive` runs on it when something was left for it, and should
     /// [`take_arrivals`](LoopSlot::take_arrivals).
     pub fn new(index: usize, handle: LoopHandle, arrive: fn()) -> Arc<LoopSlot> {
+        LoopSlot::in_group(index, handle, arrive, None)
+    }
+
+    /// The same in a process that may be one of several.
+    pub fn in_group(
+        index: usize,
+        handle: LoopHandle,
+        arrive: fn(),
+        group: Option<Arc<GroupMember>>,
+    ) -> Arc<LoopSlot> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         Arc::new(LoopSlot {
             id: NEXT_ID.fetch_add(1, Relaxed),
             index,
             handle,
+            group: group.filter(|group| group.has_siblings()),
             connections: AtomicUsize::new(0),
             queue: Mutex::default(),
             queued: AtomicUsize::new(0),
@@ -123,6 +137,11 @@ impl LoopSlot {
             refuses: AtomicBool::new(false),
             arrive,
         })
+    }
+
+    /// This process as one of several; `None` if it is the only one.
+    pub fn group(&self) -> Option<&Arc<GroupMember>> {
+        self.group.as_ref()
     }
 
     /// The loop.
@@ -139,12 +158,18 @@ impl LoopSlot {
     pub fn count_opened(&self) {
         self.connections
             .store(self.connections.load(Relaxed) + 1, Relaxed);
+        if let Some(group) = &self.group {
+            group.count_opened();
+        }
     }
 
     /// Counts the end of a connection. Only the loop itself may call this.
     pub fn count_closed(&self) {
         self.connections
             .store(self.connections.load(Relaxed).saturating_sub(1), Relaxed);
+        if let Some(group) = &self.group {
+            group.count_closed();
+        }
     }
 
     /// Has the loop close new connections from now on, or take them again.
@@ -241,6 +266,11 @@ impl LoopSlots {
                 .min_by_key(|slot| slot.connection_count())
                 .filter(|slot| has_more(slot)),
         }
+    }
+
+    /// Whether a loop would serve a connection without delay.
+    pub fn has_responsive(&self) -> bool {
+        self.list.iter().any(|slot| slot.is_responsive())
     }
 
     /// The loop with the fewest connections of those that are not late.

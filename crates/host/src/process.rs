@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Pid, Resource, Rlimit, Signal as RawSignal, WaitOptions};
+use rustix::process::{Pid, Resource, Rlimit, Signal as RawSignal, WaitOptions, WaitStatus};
 
 pub use rt::system::{
     ForkSide, SystemUser, become_user, execute, give_memory_back, inherit, is_root, lookup_user,
@@ -185,6 +185,20 @@ pub enum ChildExit {
     Code(i32),
     /// By this signal.
     Signal(i32),
+    /// By this signal, with a core dump.
+    CoreDumped(i32),
+}
+
+impl ChildExit {
+    fn of(status: WaitStatus) -> ChildExit {
+        /// In the kernel's status: a core dump was written.
+        const CORE: i32 = 0x80;
+        match (status.terminating_signal(), status.exit_status()) {
+            (Some(signal), _) if status.as_raw() & CORE != 0 => ChildExit::CoreDumped(signal),
+            (Some(signal), _) => ChildExit::Signal(signal),
+            (None, code) => ChildExit::Code(code.unwrap_or(0)),
+        }
+    }
 }
 
 /// A child that has ended since the last call, if any. Never waits.
@@ -192,11 +206,10 @@ pub fn reap_child() -> Option<(u32, ChildExit)> {
     let (pid, status) = rustix::process::waitpid(None, WaitOptions::NOHANG)
         .ok()
         .flatten()?;
-    let exit = match (status.terminating_signal(), status.exit_status()) {
-        (Some(signal), _) => ChildExit::Signal(signal),
-        (None, code) => ChildExit::Code(code.unwrap_or(0)),
-    };
-    Some((pid.as_raw_nonzero().get().unsigned_abs(), exit))
+    Some((
+        pid.as_raw_nonzero().get().unsigned_abs(),
+        ChildExit::of(status),
+    ))
 }
 
 /// Waits for the end of one child.
@@ -205,10 +218,7 @@ pub fn wait_for(process: u32) -> io::Result<ChildExit> {
     loop {
         match rustix::process::waitpid(pid, WaitOptions::empty()) {
             Ok(Some((_, status))) => {
-                return Ok(match (status.terminating_signal(), status.exit_status()) {
-                    (Some(signal), _) => ChildExit::Signal(signal),
-                    (None, code) => ChildExit::Code(code.unwrap_or(0)),
-                });
+                return Ok(ChildExit::of(status));
             }
             Ok(None) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),

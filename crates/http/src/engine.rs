@@ -168,8 +168,8 @@ impl EngineConfiguration for HttpConfiguration {
             scratch: RefCell::default(),
             stopping: Cell::new(false),
             served: Cell::new(0),
-            log: context.log.clone(),
-            main: context.main.clone(),
+            log: RefCell::new(context.log.clone()),
+            main: RefCell::new(context.main.clone()),
             zones: context.zones.clone(),
             counters,
         });
@@ -210,6 +210,8 @@ impl LoopEngine for HttpLoopEngine {
         // First: everything below reads the new configuration, and connections compare its generation before their next
         // request.
         *self.0.http.site.borrow_mut() = HttpSite::new(Arc::clone(&configuration.frozen));
+        self.0.http.log.replace(context.log.clone());
+        self.0.http.main.replace(context.main.clone());
         self.0.limit.set(context.main.worker_connections);
         // Once per process: the counters of all loops are one structure.
         if self.0.http.index == 0 {

@@ -26,7 +26,7 @@ const CROWD: usize = 1024;
 
 /// The HTTP state of one loop that requests may use.
 pub struct HttpLoop {
-    /// The loop's number, from 0. Work that must run once per process runs on loop 0.
+    /// The loop's number in its process, from 0. Work that must run once per process runs on loop 0.
     pub index: usize,
     pub(crate) modules: &'static [&'static HttpModule],
     pub(crate) site: RefCell<Rc<HttpSite>>,
@@ -36,10 +36,9 @@ pub struct HttpLoop {
     pub(crate) stopping: Cell<bool>,
     /// How many connections are served by tasks that have the memory for a request.
     pub(crate) served: Cell<usize>,
-    /// The error log of the main context, for lines that belong to no location.
-    pub log: Logger,
-    /// The settings of the main context.
-    pub main: MainSettings,
+    /// The error log and the settings of the main context, as the current configuration has them.
+    pub(crate) log: RefCell<Logger>,
+    pub(crate) main: RefCell<MainSettings>,
     /// Shared memory zones, which outlive a reload.
     pub zones: ZoneRegistry,
     /// This loop's counters.
@@ -50,6 +49,11 @@ impl HttpLoop {
     /// Lends the current configuration, without touching its reference count.
     pub(crate) fn with_site<R>(&self, f: impl FnOnce(&Rc<HttpSite>) -> R) -> R {
         f(&self.site.borrow())
+    }
+
+    /// The error log of the main context, for lines that belong to no location.
+    pub fn log(&self) -> Logger {
+        self.log.borrow().clone()
     }
 
     /// The number of the current configuration: a connection compares it to find out that there was a reload.
@@ -116,7 +120,7 @@ impl HttpLoop {
         connection: Rc<dyn ClientConnection>,
         origin: ConnectionOrigin,
     ) -> HttpClient {
-        let debug = self.main.is_debugged(origin.peer.ip());
+        let debug = self.main.borrow().is_debugged(origin.peer.ip());
         if debug {
             host::error_log::turn_on_debug();
         }
@@ -152,7 +156,7 @@ impl HttpLoop {
         };
         let log = match server {
             Some(server) => &site.location(site.server(server).root).core.log,
-            None => &self.log,
+            None => &self.log(),
         };
         let context = ClientContext {
             client,

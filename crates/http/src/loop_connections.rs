@@ -273,7 +273,7 @@ impl LoopConnections {
         // As nginx does near `worker_connections`, an idle connection makes room for a new one.
         let is_full = self.connections.borrow().len() >= limit && !self.close_an_idle_one();
         if is_full && newness != Newness::OfThisProcess {
-            self.http.log.log_plain(
+            self.http.log().log_plain(
                 LogLevel::Alert,
                 format_args!("{limit} worker_connections are not enough"),
             );

@@ -43,7 +43,7 @@ pub(crate) fn for_request(request: &mut Request) -> Option<Rc<LuaVm>> {
         Some(vm) => vm,
         None => {
             let engine = http::current_loop::http_loop()?;
-            let place = LoopEnvironment::for_request(&engine.log, engine.index, &engine.zones);
+            let place = LoopEnvironment::for_request(engine.log(), engine.index, &engine.zones);
             create(vm_configuration::for_http_site(&request.site), &place)?
         }
     };
@@ -61,7 +61,7 @@ pub(crate) fn for_session(session: &mut StreamSession) -> Option<Rc<LuaVm>> {
         Some(vm) => vm,
         None => {
             let engine = &session.engine;
-            let place = LoopEnvironment::for_request(&engine.log, engine.index, &engine.zones);
+            let place = LoopEnvironment::for_request(engine.log(), engine.index, &engine.zones);
             create(vm_configuration::for_stream_site(&session.site), &place)?
         }
     };
@@ -99,7 +99,7 @@ impl PerRequestVm {
 
 /// What a new VM takes from the loop it is created on.
 pub(crate) struct LoopEnvironment<'a> {
-    log: &'a Logger,
+    log: Logger,
     index: usize,
     zones: &'a host::engine::ZoneRegistry,
 }
@@ -107,10 +107,12 @@ pub(crate) struct LoopEnvironment<'a> {
 impl<'a> LoopEnvironment<'a> {
     /// For the loop of this number, with its error log and its shared memory zones.
     pub(crate) fn for_request(
-        log: &'a Logger,
+        log: Logger,
         index: usize,
         zones: &'a host::engine::ZoneRegistry,
     ) -> LoopEnvironment<'a> {
+        // Scripts see the loops of all worker groups as one list.
+        let index = zones.first_loop() + index;
         LoopEnvironment { log, index, zones }
     }
 }

@@ -13,13 +13,13 @@ use crate::vm_configuration::{self, LuaSubsystem, VmConfiguration};
 
 /// A loop begins to serve a configuration of http.
 pub(crate) fn start_http(engine: &HttpLoop) {
-    let place = LoopEnvironment::for_request(&engine.log, engine.index, &engine.zones);
+    let place = LoopEnvironment::for_request(engine.log(), engine.index, &engine.zones);
     begin_configuration(vm_configuration::for_http_site(&engine.site()), &place);
 }
 
 /// A loop begins to serve a configuration of stream.
 pub(crate) fn start_stream(engine: &StreamLoop) {
-    let place = LoopEnvironment::for_request(&engine.log, engine.index, &engine.zones);
+    let place = LoopEnvironment::for_request(engine.log(), engine.index, &engine.zones);
     begin_configuration(vm_configuration::for_stream_site(&engine.site()), &place);
 }
 

@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use base::ErrnoText;
 use host::engine::{ListenerId, ListenerSpec, LoopContext, LoopListener};
 use host::error_log::{LogLevel, Logger};
 use host::loop_slots::{ArrivingConnection, LoopArrival, LoopSlot, LoopSlots};
+use host::worker_group::WorkerGroup;
 use rt::net::{SocketListener, StreamSocket};
 
 /// How often a loop that accepts for a stuck one checks whether that one has recovered.
@@ -47,9 +48,11 @@ pub trait AcceptingEngine: 'static {
 
 /// The listening sockets of one engine on one loop.
 pub struct LoopSockets {
-    /// The loop's number, from 0.
+    /// This process among all of the server: the loops of all of them share the sockets.
+    group: WorkerGroup,
+    /// The loop's number in its process, from 0.
     index: usize,
-    /// How many loops there are; a reload can change it.
+    /// How many loops there are in all processes; a reload can change it.
     loops: Cell<usize>,
     loop_slot: Arc<LoopSlot>,
     loop_slots: RefCell<LoopSlots>,
@@ -75,8 +78,9 @@ impl LoopSockets {
     /// No sockets yet: [`start_listening`] opens them.
     pub fn new(context: &LoopContext) -> Self {
         LoopSockets {
+            group: context.zones.group().place(),
             index: context.index,
-            loops: Cell::new(context.loops),
+            loops: Cell::new(context.main.worker_processes),
             loop_slot: Arc::clone(&context.loop_slot),
             loop_slots: RefCell::new(context.loop_slots.clone()),
             open: RefCell::default(),
@@ -97,7 +101,17 @@ impl LoopSockets {
         let ListenerSpec { address, options } = &*listener.spec;
         address.is_stream()
             || options.reuse_port
-            || listener.id.0 % self.loops.get().max(1) as u64 == self.index as u64
+            || listener.id.0 % self.all_loops() as u64 == self.number_of(self.index) as u64
+    }
+
+    /// How many loops the server has.
+    fn all_loops(&self) -> usize {
+        self.loops.get().max(self.group.count)
+    }
+
+    /// The number among all loops of the server of a loop of this process.
+    fn number_of(&self, index: usize) -> usize {
+        self.group.loops(self.loops.get()).start + index
     }
 }
 
@@ -105,7 +119,7 @@ impl LoopSockets {
 /// a reload loses no client.
 pub fn start_listening<E: AcceptingEngine>(engine: &Rc<E>, context: LoopContext) {
     let sockets = engine.sockets();
-    sockets.loops.set(context.loops);
+    sockets.loops.set(context.main.worker_processes);
     *sockets.loop_slots.borrow_mut() = context.loop_slots;
     *sockets.log.borrow_mut() = context.log;
     let listeners = context.listeners;
@@ -240,7 +254,10 @@ fn accepted<E: AcceptingEngine>(engine: &Rc<E>, stream: StreamSocket, spec: &Arc
     let Some(lighter) = loop_slots.less_loaded_than(&sockets.loop_slot) else {
         // Released before the engine runs: what it opens may need the list of loops.
         drop(loop_slots);
-        return engine.open_connection(stream, spec);
+        if let Some(stream) = keep_from_group::<E>(stream, sockets, spec) {
+            engine.open_connection(stream, spec);
+        }
+        return;
     };
     // Out of this loop's epoll set, so that the other loop can register it in its own.
     let connection = ArrivingConnection::New {
@@ -261,10 +278,31 @@ fn accepted<E: AcceptingEngine>(engine: &Rc<E>, stream: StreamSocket, spec: &Arc
     }
 }
 
+/// Passes a connection on to another worker process that has fewer. Returns one that stays.
+fn keep_from_group<E: AcceptingEngine>(
+    stream: StreamSocket,
+    sockets: &LoopSockets,
+    spec: &ListenerSpec,
+) -> Option<StreamSocket> {
+    let Some(group) = sockets.loop_slot.group() else {
+        return Some(stream);
+    };
+    let Some(lighter) = group.less_loaded_than(sockets.loop_slot.connection_count()) else {
+        return Some(stream);
+    };
+    let stream = stream.detach();
+    let address = spec.address.to_string();
+    match group.give(lighter, E::KIND, &address, stream.as_fd()) {
+        // The other process has a descriptor of its own.
+        true => None,
+        false => Some(stream.attach()),
+    }
+}
+
 /// Accepts in the place of loop `index`, which is stuck, while `still` returns true.
 pub fn accept_for<E: AcceptingEngine>(engine: &Rc<E>, index: usize, still: &Rc<dyn Fn() -> bool>) {
     let sockets = engine.sockets();
-    let loops = sockets.loops.get().max(1);
+    let (loops, number) = (sockets.all_loops(), sockets.number_of(index));
     let mut seen = Vec::new();
     for ((id, _), listener) in &*sockets.open.borrow() {
         if seen.contains(id) || !listener.spec.address.is_stream() {
@@ -277,7 +315,7 @@ pub fn accept_for<E: AcceptingEngine>(engine: &Rc<E>, index: usize, still: &Rc<d
         // another for it. With a socket for each loop, only that loop's is taken over.
         let shared = listener.members.len() == 1;
         for (member, descriptor) in listener.members.iter().enumerate() {
-            if !shared && member % loops != index {
+            if !shared && member % loops != number {
                 continue;
             }
             // A failure costs nothing that is not lost already: the stuck loop still has the socket and accepts

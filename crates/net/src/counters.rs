@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use base::sync::Mutex;
+use host::engine::ZoneRegistry;
 
 /// The counters of one loop.
 #[derive(Debug, Default)]
@@ -132,6 +133,82 @@ pub struct CounterTotals {
     pub writing: u64,
     /// See [`ConnectionCounters::waiting`].
     pub waiting: u64,
+}
+
+impl CounterTotals {
+    fn numbers(&self) -> [u64; 7] {
+        [
+            self.accepted,
+            self.handled,
+            self.requests,
+            self.active,
+            self.reading,
+            self.writing,
+            self.waiting,
+        ]
+    }
+
+    /// For another group; both are the same program.
+    fn to_bytes(self) -> Vec<u8> {
+        self.numbers().map(u64::to_le_bytes).concat()
+    }
+
+    /// What [`CounterTotals::to_bytes`] wrote; `None` if it is incomplete.
+    fn of_bytes(bytes: &[u8]) -> Option<CounterTotals> {
+        let mut numbers = bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|one| u64::from_le_bytes(*one));
+        let mut next = || numbers.next();
+        Some(CounterTotals {
+            accepted: next()?,
+            handled: next()?,
+            requests: next()?,
+            active: next()?,
+            reading: next()?,
+            writing: next()?,
+            waiting: next()?,
+        })
+    }
+
+    fn add(&mut self, other: &CounterTotals) {
+        self.accepted += other.accepted;
+        self.handled += other.handled;
+        self.requests += other.requests;
+        self.active += other.active;
+        self.reading += other.reading;
+        self.writing += other.writing;
+        self.waiting += other.waiting;
+    }
+}
+
+/// The topic of questions between worker groups.
+const TOPIC: &str = "counters";
+
+/// Lets other worker groups ask for this one's totals.
+pub fn answer_groups(zones: &ZoneRegistry) {
+    let all = zones.get_or_create(ZONE, AllCounters::default);
+    let answer = move |_: &[u8]| Some(all.totals().to_bytes());
+    zones.group().on_message(TOPIC, answer);
+}
+
+/// The sums over all worker groups. One that has just crashed counts nothing.
+pub async fn server_totals(zones: &ZoneRegistry) -> CounterTotals {
+    // Asked first, so that all are counted at about the same time.
+    let answers = zones.group().ask(TOPIC, b"");
+    let mut totals = zones.get_or_create(ZONE, AllCounters::default).totals();
+    for answer in answers {
+        if let Some(other) = answer
+            .wait()
+            .await
+            .as_deref()
+            .and_then(CounterTotals::of_bytes)
+        {
+            totals.add(&other);
+        }
+    }
+    totals
 }
 
 /// The name under which [`AllCounters`] is kept over a reload.
@@ -264,6 +341,22 @@ mod tests {
             }
         );
         assert_eq!(all.loops().len(), 2);
+    }
+
+    #[test]
+    fn totals_travel_whole() {
+        let totals = CounterTotals {
+            accepted: 1,
+            handled: 2,
+            requests: 3,
+            active: 4,
+            reading: 5,
+            writing: 6,
+            waiting: u64::MAX,
+        };
+        let bytes = totals.to_bytes();
+        assert_eq!(CounterTotals::of_bytes(&bytes), Some(totals));
+        assert_eq!(CounterTotals::of_bytes(&bytes[..55]), None);
     }
 
     #[test]

@@ -128,9 +128,9 @@ impl EngineConfiguration for StreamConfiguration {
             stream: Rc::new(StreamLoop {
                 index: context.index,
                 site: RefCell::new(StreamSite::new(Arc::clone(&self.frozen))),
-                log: context.log.clone(),
+                log: RefCell::new(context.log.clone()),
                 zones: context.zones.clone(),
-                main: context.main.clone(),
+                main: RefCell::new(context.main.clone()),
                 counters: all.for_loop(context.index),
             }),
         });
@@ -190,6 +190,8 @@ impl LoopEngine for StreamLoopEngine {
                 end_generation(Rc::clone(&self.0), old.generation, patience),
             );
         }
+        self.0.stream.log.replace(context.log.clone());
+        self.0.stream.main.replace(context.main.clone());
         self.0.limit.set(context.main.worker_connections);
         // Before listening: the first session must find what the modules prepare.
         self.0.start_modules();
@@ -313,7 +315,7 @@ impl LoopSessions {
         let is_new = accepted.passed_at.is_none();
         let limit = self.limit.get();
         if self.underway.borrow().len() >= limit {
-            self.stream.log.log_plain(
+            self.stream.log().log_plain(
                 LogLevel::Alert,
                 format_args!("{limit} worker_connections are not enough"),
             );
@@ -374,7 +376,7 @@ async fn receive(sessions: Rc<LoopSessions>, socket: Rc<DatagramSocket>, spec: A
                 ));
             }
             Err(error) => {
-                sessions.stream.log.log_plain(
+                sessions.stream.log().log_plain(
                     LogLevel::Alert,
                     format_args!("recvmsg() failed{}", ErrnoText(&error)),
                 );

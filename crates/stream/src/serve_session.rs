@@ -174,7 +174,7 @@ fn begin(engine: Rc<StreamLoop>, accepted: AcceptedSession) -> Option<StreamSess
         SessionTransport::Stream(stream) => stream.socket().peer_addr().clone(),
         SessionTransport::Datagrams(flow) => flow.client().clone(),
     };
-    let debug = engine.main.is_debugged(address.ip());
+    let debug = engine.main.borrow().is_debugged(address.ip());
     if debug {
         // Lines at level `debug` are not even formatted until a client or a log asks for them.
         host::error_log::turn_on_debug();

@@ -18,17 +18,21 @@ pub struct StreamLoop {
     /// The number of the loop, from 0. What must run once in the process runs on loop 0.
     pub index: usize,
     pub(crate) site: RefCell<Rc<StreamSite>>,
-    /// The error log of main, for what belongs to no server.
-    pub log: Logger,
+    /// The error log and the settings of main, as the present configuration has them.
+    pub(crate) log: RefCell<Logger>,
+    pub(crate) main: RefCell<MainSettings>,
     /// What lives longer than a configuration.
     pub zones: ZoneRegistry,
-    /// The settings of the main context.
-    pub main: MainSettings,
     /// This loop's counters.
     pub(crate) counters: Arc<ConnectionCounters>,
 }
 
 impl StreamLoop {
+    /// The error log of main, for what belongs to no server.
+    pub fn log(&self) -> Logger {
+        self.log.borrow().clone()
+    }
+
     /// The present configuration.
     pub fn site(&self) -> Rc<StreamSite> {
         Rc::clone(&self.site.borrow())

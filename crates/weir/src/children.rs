@@ -6,10 +6,12 @@
 //! fill the logs.
 
 use std::collections::HashSet;
+use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use host::channel::Channel;
+use host::worker_group::{GroupLinks, WorkerGroup};
 use rt::sandbox::{SandboxRules, SeccompListener};
 
 /// A worker that has run this long has started well; its crash begins a new count.
@@ -28,14 +30,20 @@ const MAX_RESPAWN_PAUSE: Duration = Duration::from_secs(5);
 pub(crate) struct WorkerChild {
     /// Its process number.
     pub(crate) process: u32,
+    /// Which of the groups it is.
+    pub(crate) group: WorkerGroup,
+    /// The number of its batch.
+    pub(crate) batch: u64,
     /// The master's end of the channel.
     pub(crate) channel: Channel,
     /// When it was forked, to tell a crash at the start from a later one.
     pub(crate) started: Instant,
     /// It was told to exit, so its end is no crash.
     pub(crate) is_exiting: bool,
-    /// It has taken a configuration.
-    pub(crate) is_serving: bool,
+    /// The number of the last configuration that it has taken; 0 if it serves none yet.
+    pub(crate) applied: u64,
+    /// Whether it has said that no loop is stuck, since systemd was told the last time.
+    pub(crate) has_beaten: bool,
     /// Its sandbox, if the configuration wants one.
     pub(crate) sandbox: Option<WorkerSandbox>,
 }
@@ -77,6 +85,57 @@ impl WorkerChild {
     pub(crate) fn listener(&self) -> Option<BorrowedFd<'_>> {
         let listener = self.sandbox.as_ref()?.listener.as_ref()?;
         Some(listener.as_fd())
+    }
+}
+
+/// The workers that were started together, one for each group; those in their place after a crash belong to it, too.
+/// What a process cannot change needs another batch, which replaces this one as a whole.
+pub(crate) struct WorkerBatch {
+    /// Counts the batches of this master.
+    pub(crate) number: u64,
+    /// When crashed workers are replaced, by group.
+    pub(crate) crashes: Vec<CrashBackoff>,
+    /// What connects the groups; `None` if there is only one, or if the system has no room for it.
+    pub(crate) links: Option<GroupLinks>,
+    /// The batch that this one replaces, as long as that serves.
+    pub(crate) replaced: Option<Box<WorkerBatch>>,
+}
+
+impl WorkerBatch {
+    /// A batch of so many groups, without workers so far. Fails if the groups cannot be connected: they serve even so.
+    pub(crate) fn new(number: u64, groups: usize) -> (WorkerBatch, io::Result<()>) {
+        let (links, result) = match groups {
+            0 | 1 => (None, Ok(())),
+            _ => match GroupLinks::new(groups) {
+                Ok(links) => (Some(links), Ok(())),
+                Err(error) => (None, Err(error)),
+            },
+        };
+        let batch = WorkerBatch {
+            number,
+            crashes: (0..groups).map(|_| CrashBackoff::default()).collect(),
+            links,
+            replaced: None,
+        };
+        (batch, result)
+    }
+
+    /// How many groups it has.
+    pub(crate) fn groups(&self) -> usize {
+        self.crashes.len()
+    }
+
+    /// When the next crashed worker is to be replaced.
+    pub(crate) fn respawn_at(&self) -> Option<Instant> {
+        let crashes = self.crashes.iter();
+        crashes.filter_map(|crashes| crashes.respawn_at).min()
+    }
+
+    /// Gives up plans to replace crashed workers.
+    pub(crate) fn forget_respawns(&mut self) {
+        for crashes in &mut self.crashes {
+            crashes.respawn_at = None;
+        }
     }
 }
 

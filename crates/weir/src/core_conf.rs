@@ -24,6 +24,7 @@ use conf::{
 use host::engine::{EngineConfiguration, MainSettings, ThreadPool};
 use host::error_log::{ErrorLogTarget, LogFiles, Logger, MainLog};
 use host::process::{self, SystemUser};
+use host::worker_group::MAX_GROUPS;
 
 use crate::affinity::CpuAffinity;
 use crate::events::EventsConf;
@@ -51,8 +52,10 @@ pub(crate) struct CoreConf {
     pub(crate) pid: PathBuf,
     /// The worker's user; `None` to keep the current one.
     pub(crate) user: Option<SystemUser>,
-    /// The number of event loops, all threads of one worker process.
-    pub(crate) worker_processes: usize,
+    /// The number of event loops, as the file says; [`CoreConf::loops`] is how many there are.
+    worker_processes: usize,
+    /// The number of worker processes whose threads they are.
+    worker_groups: usize,
     /// The processors they run on.
     pub(crate) affinity: CpuAffinity,
     /// The limit on open files.
@@ -128,6 +131,21 @@ impl CoreConf {
             && self.environment == other.environment
             && self.working_directory == other.working_directory
             && self.thread_pools == other.thread_pools
+            && self.groups() == other.groups()
+    }
+
+    /// The number of worker processes.
+    pub(crate) fn groups(&self) -> usize {
+        match self.master_process {
+            true => self.worker_groups.max(1),
+            // Nothing would start the others.
+            false => 1,
+        }
+    }
+
+    /// The number of event loops in all worker processes.
+    pub(crate) fn loops(&self) -> usize {
+        self.worker_processes.max(self.groups())
     }
 
     /// The duration from which on an iteration of a loop is logged as slow.
@@ -149,7 +167,8 @@ impl CoreConf {
             program: context.program,
             version: context.version,
             prefix,
-            worker_processes: self.worker_processes,
+            worker_processes: self.loops(),
+            worker_groups: self.groups(),
             worker_connections: usize::try_from(events.connections).unwrap_or(usize::MAX),
             multi_accept: events.multi_accept,
             user: self.user.clone(),
@@ -223,8 +242,20 @@ pub(crate) static DIRECTIVES: DirectiveTable<CoreConf> = DirectiveTable::<CoreCo
         "worker_processes",
         "number | auto",
         Some("1"),
-        "The number of event loops, each a thread of the worker process. `auto` is one per processor.",
+        "The number of event loops, each a thread of a worker process. `auto` is one per processor.",
         Setter::Custom(Arity::ONE, RepeatRule::Once, set_worker_processes),
+    ),
+    row(
+        "worker_groups",
+        "number",
+        Some("1"),
+        "The number of worker processes among which the event loops are divided. A crash, such as of a C library, then \
+         ends the connections of one of them. Limits, caches, dictionaries and the states of upstream servers are kept \
+         by each for itself.",
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |core, line| {
+            core.worker_groups = usize::try_from(line.number(0, 1, MAX_GROUPS as i64)?).unwrap_or(1);
+            Ok(())
+        }),
     ),
     row(
         "worker_cpu_affinity",
@@ -626,7 +657,7 @@ fn finish(
     if let Some(masks) = core
         .affinity
         .masks()
-        .filter(|masks| *masks != 1 && *masks != core.worker_processes)
+        .filter(|masks| *masks != 1 && *masks != core.loops())
     {
         let text = format!(
             "the number of \"worker_processes\" is not equal to the number of \"worker_cpu_affinity\" masks \
@@ -639,6 +670,16 @@ fn finish(
             unknown.severity = Severity::Warn;
         }
         level.report(unknown);
+    }
+    if core.worker_groups > 1 && !core.master_process {
+        let text = "\"worker_groups\" has no effect without \"master_process\"";
+        level.report(Diagnostic::warning(text, None));
+    } else if core.loops() > core.worker_processes {
+        let (loops, said) = (core.loops(), core.worker_processes);
+        let text = format!(
+            "each of {loops} \"worker_groups\" has an event loop: {loops} run instead of {said} \"worker_processes\""
+        );
+        level.report(Diagnostic::warning(text, None));
     }
     // Only a worker process enters a sandbox.
     if core.sandbox && !core.master_process {

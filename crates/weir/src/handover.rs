@@ -10,11 +10,12 @@
 //! rest: the engine's facts   see http::connection_transfer
 //! ```
 //!
-//! with the connection as its descriptor. There is no reply: the new worker closes what it cannot
+//! with the connection as its descriptor, in one packet: with `worker_groups`, several workers send and several read.
+//! There is no reply: the new worker closes what it cannot
 //! use, as an idle connection may be closed at any time.
 
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
@@ -68,7 +69,7 @@ fn send_connections(
         let body = encode(kind, &moving);
         // If the other side is gone, the connections end with this process.
         if channel
-            .send(CONNECTION, &body, &[moving.descriptor.as_fd()])
+            .send_enclosed(CONNECTION, &body, moving.descriptor.as_fd())
             .is_err()
         {
             return;
@@ -77,7 +78,7 @@ fn send_connections(
 }
 
 /// The message's body.
-fn encode(kind: &str, moving: &MovingConnection) -> Vec<u8> {
+pub(crate) fn encode(kind: &str, moving: &MovingConnection) -> Vec<u8> {
     let mut body = Vec::new();
     // Little-endian lengths, and text for the address: both processes are on this machine, but may be different
     // releases.
@@ -99,13 +100,21 @@ pub(crate) fn decode(
     if message.kind != CONNECTION {
         return None;
     }
-    let mut rest = message.body.as_slice();
+    let descriptor = message.descriptors.into_iter().next()?;
+    decode_moved(&message.body, descriptor, kinds)
+}
+
+/// The same without its envelope: from another worker group, where it is [`encode`]d, too.
+pub(crate) fn decode_moved(
+    mut rest: &[u8],
+    descriptor: OwnedFd,
+    kinds: &[&'static str],
+) -> Option<(&'static str, MovingConnection)> {
     let name = take(&mut rest)?;
     // Only engines that this process runs: the other one may have had `stream`, too.
     let kind = kinds.iter().find(|kind| kind.as_bytes() == name)?;
     // An address that this process does not listen on is sorted out by the caller.
     let socket = parse_address(take(&mut rest)?)?;
-    let descriptor = message.descriptors.into_iter().next()?;
     let facts = rest.to_vec();
     let moving = MovingConnection {
         socket,

@@ -283,6 +283,10 @@ pub(crate) fn load(
     }
     explain_format(&mut build);
     build.diagnostics.append(&mut names.errors);
+    let groups = confs.get_mut::<CoreConf>().map_or(1, |core| core.groups());
+    build
+        .diagnostics
+        .extend(crate::worker_groups::diagnostics(&tree.nodes, groups));
     let nodes = match startup.testing {
         true => tree.nodes,
         false => Vec::new(),

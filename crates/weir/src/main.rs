@@ -28,6 +28,7 @@ mod core_conf;
 mod engines;
 mod events;
 mod foreign_format;
+mod group_arrivals;
 mod handover;
 mod help;
 mod identity;
@@ -59,6 +60,7 @@ mod upgrade;
 mod watchdog;
 mod watchers;
 mod worker;
+mod worker_groups;
 mod worker_loop;
 mod worker_process;
 

@@ -47,7 +47,8 @@ pub(crate) enum MessageKind {
     Refused = 6,
     /// To the worker: the descriptor is one end of a socket pair with another worker.
     Peer = 7,
-    /// From an orphaned worker to the new master: its listening sockets.
+    /// From an orphaned worker to the new master: its listening sockets. The body is how many groups its master had,
+    /// eight bytes.
     Sockets = 8,
     /// To the master: the worker has entered its sandbox; denied system calls are reported on the
     /// descriptor.

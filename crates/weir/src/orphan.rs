@@ -128,13 +128,31 @@ pub(crate) fn find(paths: &ServerPaths) -> Vec<OrphanWorker> {
         // This process listens under such a name already, for its own future worker.
         .filter(|master| *master != std::process::id());
     masters
-        .filter_map(|master| ask_orphan(&prefix, master))
+        .flat_map(|master| ask_orphans(&prefix, master))
         .take(MAX_ORPHANS)
         .collect()
 }
 
-/// Asks the worker of a master for its sockets; `None` if that master lives, or is another user's.
-fn ask_orphan(prefix: &str, master: u32) -> Option<OrphanWorker> {
+/// Asks all workers of a master, one for each of its groups. They listen on the same socket, and each takes one
+/// connection.
+fn ask_orphans(prefix: &str, master: u32) -> Vec<OrphanWorker> {
+    let Some((first, groups)) = ask_orphan(prefix, master) else {
+        return Vec::new();
+    };
+    let mut orphans = vec![first];
+    // One that has crashed since, without a master to replace it, does not answer: nor would those after it.
+    while orphans.len() < groups
+        && let Some((mut orphan, _)) = ask_orphan(prefix, master)
+    {
+        // The same sockets as the first one's.
+        orphan.sockets.clear();
+        orphans.push(orphan);
+    }
+    orphans
+}
+
+/// Asks a worker of a master for its sockets and for the number of groups; `None` if that master lives, or is another user's.
+fn ask_orphan(prefix: &str, master: u32) -> Option<(OrphanWorker, usize)> {
     let (channel, process, user) =
         abstract_socket::connect_channel(&format!("{prefix}{master}")).ok()?;
     // The kernel's record of who called `listen`: the name alone proves nothing.
@@ -152,12 +170,20 @@ fn ask_orphan(prefix: &str, master: u32) -> Option<OrphanWorker> {
     // A worker that stops in the middle of its message must not keep this process from starting.
     channel.limit_wait(ORPHAN_TIMEOUT).ok()?;
     let message = channel.receive().ok()??;
-    (MessageKind::of(message.kind) == Some(MessageKind::Sockets)).then_some(OrphanWorker {
+    if MessageKind::of(message.kind) != Some(MessageKind::Sockets) {
+        return None;
+    }
+    let groups = message
+        .body
+        .first_chunk()
+        .map_or(1, |count| usize::from_le_bytes(*count));
+    let orphan = OrphanWorker {
         master,
         sockets: message.descriptors,
         channel,
         is_dismissed: false,
-    })
+    };
+    Some((orphan, groups))
 }
 
 /// The beginning of the names, which masters of the same configuration have in common.

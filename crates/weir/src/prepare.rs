@@ -42,8 +42,7 @@ pub(crate) fn open(
     make_directories(loaded, startup_log)?;
     let logs = open_logs(&loaded.files.all_paths(), startup_log)?;
     attach(&loaded.files, &logs)?;
-    let sockets =
-        before.opened_for(listeners(loaded), loaded.core.worker_processes, startup_log)?;
+    let sockets = before.opened_for(listeners(loaded), loaded.core.loops(), startup_log)?;
     Ok(OpenedResources { sockets, logs })
 }
 

@@ -11,6 +11,7 @@ use base::ErrnoText;
 use host::error_log::LogLevel;
 use host::process;
 use host::signal::{DeliveredSignal, Signal, SignalReader};
+use host::worker_group::GroupMember;
 
 use crate::load_configuration::{LoadedConfiguration, StartupSettings};
 use crate::message::GenerationMessage;
@@ -61,7 +62,7 @@ pub(crate) fn run(
             format_args!("setrlimit(RLIMIT_NOFILE) failed{}", ErrnoText(&error)),
         );
     }
-    let worker = match WorkerLoops::new(startup.clone(), log.clone()) {
+    let worker = match WorkerLoops::new(startup.clone(), log.clone(), GroupMember::alone()) {
         Ok(worker) => worker,
         Err(error) => {
             log.log_plain(

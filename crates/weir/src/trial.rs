@@ -123,7 +123,7 @@ fn outcome(child: u32, mut reader: PipeReader) -> Result<(), String> {
         // The message decides, not the exit code, which the code could have set itself.
         _ if message == SUCCESS => Ok(()),
         _ if !message.is_empty() => Err(String::from_utf8_lossy(&message).into_owned()),
-        Ok(ChildExit::Signal(number)) => Err(format!(
+        Ok(ChildExit::Signal(number) | ChildExit::CoreDumped(number)) => Err(format!(
             "the trial run of the configuration ended on signal {number}"
         )),
         Ok(ChildExit::Code(code)) => Err(format!(

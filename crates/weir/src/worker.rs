@@ -27,6 +27,8 @@ use host::engine::{
 };
 use host::error_log::{LogFiles, LogLevel, LogWriteMode, Logger};
 use host::loop_slots::{ArrivingConnection, LoopArrival, LoopSlot, LoopSlots};
+use host::worker_group::{GroupMember, WorkerGroup};
+use net::tls::TicketSecret;
 
 use crate::core_conf::CoreConf;
 use crate::handover::{self, ConnectionSender};
@@ -35,8 +37,8 @@ use crate::message::{GenerationMessage, OpenLogs};
 use crate::watchdog::{LoopActions, LoopWatchdog};
 use crate::worker_loop::{
     LoopEndGuard, abort_loop, configure_loop, count_work, cut_loop, drain_loop_to,
-    move_connections, move_work, place_connection, rescue, run_loop, shed_idle, stop_loop,
-    take_arrivals,
+    move_connections, move_to_group, move_work, place_connection, rescue, run_loop, shed_idle,
+    stop_loop, take_arrivals,
 };
 
 /// How often the control thread checks whether an old configuration is still used.
@@ -103,11 +105,17 @@ enum StopStage {
 
 impl WorkerLoops {
     /// A worker without loops; the first configuration starts them. `log` is used until then.
-    pub(crate) fn new(startup: Arc<StartupSettings>, log: Logger) -> io::Result<WorkerLoops> {
+    pub(crate) fn new(
+        startup: Arc<StartupSettings>,
+        log: Logger,
+        member: GroupMember,
+    ) -> io::Result<WorkerLoops> {
+        let zones = ZoneRegistry::of_group(Arc::new(member));
+        net::counters::answer_groups(&zones);
         Ok(WorkerLoops {
             startup,
             files: LogFiles::default(),
-            zones: ZoneRegistry::default(),
+            zones,
             log,
             loops: Vec::new(),
             retiring: HashSet::new(),
@@ -127,6 +135,11 @@ impl WorkerLoops {
     /// The error log of the configuration in use.
     pub(crate) fn log(&self) -> &Logger {
         &self.log
+    }
+
+    /// Which of the worker processes this is.
+    pub(crate) fn group(&self) -> WorkerGroup {
+        self.zones.group().place()
     }
 
     /// Whether a configuration is in use.
@@ -196,6 +209,8 @@ impl WorkerLoops {
         if first {
             register_pools(&loaded.main);
         }
+        // The keys of this configuration exist by now.
+        TicketSecret::forget_past_here();
         let loop_slots = LoopSlots {
             list: self.loops.iter().cloned().collect(),
         };
@@ -206,6 +221,12 @@ impl WorkerLoops {
         }
         drop(done);
         await_loops(&answers);
+        crate::group_arrivals::take_arrivals(
+            &loaded,
+            &loop_slots,
+            generation.number,
+            self.zones.group(),
+        );
         // Only after the others have been given the configuration: they are where the connections go.
         self.retire_loops(removed, &loop_slots);
         self.configure_watchdog(&loop_slots, &loaded.core);
@@ -235,7 +256,7 @@ impl WorkerLoops {
         &mut self,
         loaded: &LoadedConfiguration,
     ) -> io::Result<Vec<Arc<LoopSlot>>> {
-        let wanted = loaded.main.worker_processes.max(1);
+        let wanted = self.group().loops(loaded.main.worker_processes).len();
         let before = self.loops.len();
         while self.loops.len() < wanted {
             match self.start_loop(self.loops.len(), loaded) {
@@ -267,6 +288,7 @@ impl WorkerLoops {
                 count_work,
                 move_work,
                 shed_idle,
+                move_to_group,
             };
             self.watchdog = LoopWatchdog::start(help)
                 .map_err(|error| {
@@ -285,13 +307,16 @@ impl WorkerLoops {
 
     /// Starts the thread of a loop.
     fn start_loop(&self, index: usize, loaded: &LoadedConfiguration) -> io::Result<Arc<LoopSlot>> {
-        let name = format!("loop {index}");
+        // Among the loops of all groups: for the log, and for the processors.
+        let number = self.group().loops(loaded.main.worker_processes).start + index;
+        let name = format!("loop {number}");
         let event_loop = rt::EventLoop::new(rt::LoopOptions {
             name: name.clone(),
             slow_turn: loaded.core.slow_turn(),
             ..Default::default()
         })?;
-        let loop_slot = LoopSlot::new(index, event_loop.handle(), take_arrivals);
+        let group = Some(self.zones.group().clone());
+        let loop_slot = LoopSlot::in_group(index, event_loop.handle(), take_arrivals, group);
         let (ended, id) = (self.loop_ended.1.try_clone()?, loop_slot.id);
         let affinity = loaded.core.affinity.clone();
         // For what the thread itself has to say; engines get theirs with each configuration.
@@ -300,7 +325,7 @@ impl WorkerLoops {
         std::thread::Builder::new().name(name).spawn(move || {
             // Made here: a thread that could not be started must not report the end of its loop.
             let ended = LoopEndGuard(ended, id);
-            run_loop(event_loop, own, &affinity, &log, ended);
+            run_loop(event_loop, own, affinity.of_loop(number), &log, ended);
         })?;
         Ok(loop_slot)
     }
@@ -336,6 +361,9 @@ impl WorkerLoops {
         done: mpsc::SyncSender<()>,
     ) {
         let loops = self.loops.len();
+        // Sockets are divided among the loops of all groups.
+        let all_loops = loaded.main.worker_processes;
+        let number = self.group().loops(all_loops).start + index;
         let context = LoopContext {
             index,
             loops,
@@ -357,7 +385,7 @@ impl WorkerLoops {
                 (
                     engine.clone(),
                     sockets
-                        .flat_map(|socket| socket.for_loop(index, loops))
+                        .flat_map(|socket| socket.for_loop(number, all_loops))
                         .collect(),
                 )
             })
@@ -391,8 +419,10 @@ impl WorkerLoops {
         let Some(peer) = self.peers.get(index) else {
             return false;
         };
-        let message = match peer.receive() {
+        let message = match peer.try_receive() {
             Ok(Some(message)) => message,
+            // Another worker reads from the same end, and was quicker.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
             Ok(None) | Err(_) => {
                 self.peers.remove(index);
                 return false;
@@ -468,6 +498,8 @@ impl WorkerLoops {
             let program = self.startup.identity.program();
             host::process::set_title(&format!("{program}: worker process is shutting down"));
         }
+        // Other groups keep what they accept from now on.
+        self.zones.group().publish(0, 0);
         // Before the last peer's channel changes its direction.
         self.drain_peers();
         let timeout = self.shutdown_timeout;

@@ -10,6 +10,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{PipeWriter, Write as _};
+use std::os::fd::AsFd as _;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,6 @@ use host::engine::{
 use host::error_log::{LogLevel, Logger};
 use host::loop_slots::{ArrivingConnection, LoopArrival, LoopSlot, LoopSlots, MovingConnection};
 
-use crate::affinity::CpuAffinity;
 use crate::watchdog::{SHED_LEAST, SHED_PART};
 
 /// How often a stopping loop checks whether its last connection is closed.
@@ -30,14 +30,14 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(10);
 pub(crate) fn run_loop(
     event_loop: rt::EventLoop,
     loop_slot: Arc<LoopSlot>,
-    affinity: &CpuAffinity,
+    processors: Option<Vec<usize>>,
     log: &Logger,
     ended: LoopEndGuard,
 ) {
     // Dropped last, also by a panic.
     let _ended = ended;
     let index = loop_slot.index;
-    if let Some(processors) = affinity.of_loop(index)
+    if let Some(processors) = processors
         && let Err(error) = host::process::pin_thread(&processors)
     {
         let error = base::ErrnoText(&error);
@@ -221,6 +221,35 @@ pub(crate) fn move_connections(count: usize, loop_slots: LoopSlots) {
 pub(crate) fn shed_idle() {
     for engine in all_engines() {
         engine.close_idle_connections(SHED_PART, SHED_LEAST);
+    }
+}
+
+/// Runs on a loop: moves this number of its idle connections to another worker group.
+pub(crate) fn move_to_group(count: usize, to: usize, loop_slots: LoopSlots) {
+    let group = loop_slots
+        .list
+        .first()
+        .and_then(|slot| slot.group().cloned());
+    let Some(group) = group else { return };
+    let engines = LOOP.with_borrow(|state| state.engines.clone());
+    for (kind, engine) in engines {
+        let (group, loop_slots) = (group.clone(), loop_slots.clone());
+        let sink = move |moving: MovingConnection| {
+            let body = crate::handover::encode(kind, &moving);
+            // What only this process can use, such as a TLS session, was meant for another loop of it: the order that
+            // this sink belongs to came in between.
+            let may_leave = moving.state.is_none();
+            if may_leave && group.give_idle(to, &body, moving.descriptor.as_fd()) {
+                return;
+            }
+            let connection = ArrivingConnection::Idle(moving);
+            place_connection(LoopArrival { kind, connection }, &loop_slots);
+        };
+        let sink = ConnectionSink {
+            scope: MoveScope::Beyond,
+            take: Rc::new(sink),
+        };
+        engine.move_idle_connections(count, sink);
     }
 }
 

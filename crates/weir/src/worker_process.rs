@@ -22,6 +22,7 @@ use host::channel::{Channel, ChannelMessage};
 use host::error_log::{LogLevel, Logger};
 use host::process::{self, ResourceLimit};
 use host::signal::{DeliveredSignal, Signal, SignalReader};
+use host::worker_group::GroupMember;
 use rt::sandbox::{self, LandlockDenials, SandboxRules};
 
 use crate::core_conf::CoreConf;
@@ -45,17 +46,29 @@ enum WorkerExit {
     Fatal,
 }
 
-/// Runs the worker until the master ends it. Never returns. `log` is the master's, for the time
-/// before the first configuration; on `refuge` the next master finds the worker if this one is
-/// killed.
-pub(crate) fn run(
-    startup: Arc<StartupSettings>,
-    (core, rules): (&CoreConf, Option<&SandboxRules>),
-    log: Logger,
-    channel: Channel,
-    signals: SignalReader,
-    refuge: Option<OrphanListener>,
-) -> ! {
+/// What a worker has from its master.
+pub(crate) struct WorkerStart {
+    pub(crate) startup: Arc<StartupSettings>,
+    /// This process as one of the groups.
+    pub(crate) member: GroupMember,
+    /// The master's log, for the time before the first configuration.
+    pub(crate) log: Logger,
+    pub(crate) channel: Channel,
+    pub(crate) signals: SignalReader,
+    /// Where the next master finds the worker if this one is killed.
+    pub(crate) refuge: Option<OrphanListener>,
+}
+
+/// Runs the worker until the master ends it. Never returns.
+pub(crate) fn run(start: WorkerStart, core: &CoreConf, rules: Option<&SandboxRules>) -> ! {
+    let WorkerStart {
+        startup,
+        member,
+        log,
+        channel,
+        signals,
+        refuge,
+    } = start;
     let program = startup.identity.program();
     // Before the user changes.
     let master = MasterIdentity {
@@ -68,7 +81,7 @@ pub(crate) fn run(
         enter_sandbox(rules, &log, &channel);
     }
     let code = match prepared {
-        Ok(()) => match WorkerLoops::new(Arc::clone(&startup), log.clone()) {
+        Ok(()) => match WorkerLoops::new(Arc::clone(&startup), log.clone(), member) {
             Ok(worker) => ControlThread {
                 worker,
                 channel: Some(channel),
@@ -392,8 +405,10 @@ impl ControlThread {
             return;
         };
         let sockets: Vec<_> = self.sockets.iter().map(|socket| socket.as_fd()).collect();
+        // The other groups of the same master wait for a connection of their own.
+        let groups = self.worker.group().count.to_le_bytes();
         if channel
-            .send(MessageKind::Sockets as u8, b"", &sockets)
+            .send(MessageKind::Sockets as u8, &groups, &sockets)
             .is_err()
         {
             // It has given up waiting; another one may come.

@@ -74,6 +74,10 @@ const ALL: &[Forbidden] = &[
                 "crates/cache/src/open_store.rs",
                 "a store is opened while the configuration is prepared; checkpoints are written by its pool",
             ),
+            (
+                "crates/cache/src/sibling_stores.rs",
+                "removes what is left of former worker groups on a thread of the pool",
+            ),
             ("crates/cache/src/reclaim.rs", "runs on the store's pool"),
             ("crates/cache/src/disk_space.rs", "runs on the store's pool"),
             (

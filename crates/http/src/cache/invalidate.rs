@@ -117,7 +117,7 @@ impl CacheRequest {
 /// Purges a key, or all keys that begin with it if it ends in `*` (`…_cache_purge`).
 pub(super) async fn purge_by_key(store: CacheStore, text: Vec<u8>) -> HandlerOutcome {
     if let Some(prefix) = text.strip_suffix(b"*") {
-        store.purge(PurgeRequest::Prefix(prefix), PurgeMode::Hard);
+        store.purge_everywhere(PurgeRequest::Prefix(prefix), PurgeMode::Hard);
         return HandlerOutcome::Status(204);
     }
     let key = CacheKey::new(&text);
@@ -133,7 +133,7 @@ pub(super) async fn purge_by_key(store: CacheStore, text: Vec<u8>) -> HandlerOut
 
 /// Purges a key, together with the stored response to HEAD.
 fn purge_key(store: &CacheStore, key: &CacheKey) {
-    store.purge(PurgeRequest::Key(key), PurgeMode::Hard);
+    store.purge_everywhere(PurgeRequest::Key(key), PurgeMode::Hard);
     let head_only = CacheKey::new(&[key.text(), HEAD_ONLY].concat());
-    store.purge(PurgeRequest::Key(&head_only), PurgeMode::Hard);
+    store.purge_everywhere(PurgeRequest::Key(&head_only), PurgeMode::Hard);
 }

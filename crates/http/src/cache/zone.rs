@@ -16,6 +16,7 @@ use base::sync::{Condvar, Mutex, MutexGuard};
 use bstr::{BStr, BString};
 use conf::{Diagnostic, DirectiveLine, Span};
 use host::engine::ZoneRegistry;
+use host::worker_group::{GroupMember, WorkerGroup};
 use rt::pool::DeviceNumber;
 
 /// How long a start or a reload waits for a store to open: requests before that would all go to the origin. A store on
@@ -58,10 +59,32 @@ pub struct ZoneParameters {
     pub memory: u64,
 }
 
+/// The beginning of the names of directories for further worker groups.
+const GROUP_FOLDER: &str = "group-";
+
+/// How many purges of other groups wait while a store is being opened; with more, everything is purged.
+const MAX_MISSED: usize = 1024;
+
+/// The topic of purges between worker groups.
+const PURGES: &str = "purge";
+
 /// The number of bytes of `keys_zone` that one object counts as. The index takes less.
 const BYTES_PER_KEY: u64 = 40;
 
 impl ZoneParameters {
+    /// The parameters of one worker group: two processes cannot write one store, so each has its own, the first one the
+    /// directory itself, and its part of the sizes.
+    fn of_group(&self, group: WorkerGroup) -> ZoneParameters {
+        let mut own = self.clone();
+        if group.index > 0 {
+            own.path.push(format!("{GROUP_FOLDER}{}", group.index));
+        }
+        own.keys = group.part_of(self.keys);
+        own.max_size = group.part_of(self.max_size);
+        own.memory = group.part_of(self.memory);
+        own
+    }
+
     fn options(&self) -> cache::StoreOptions {
         let mut options = cache::StoreOptions::new(&self.path, rt::pool::default_pool());
         options.max_size = self.max_size;
@@ -235,14 +258,17 @@ impl CacheZones {
                 continue;
             };
             let key = declared.path.to_string_lossy();
+            let own = declared.of_group(zones.group().place());
             // By path, not by name: a zone that is renamed keeps its objects.
-            let store = zones.get_or_create(&key, || ZoneStore::new(declared));
-            store.adopt(declared);
+            let store =
+                zones.get_or_create(&key, || ZoneStore::new(&own, &declared.path, zones.group()));
+            store.adopt(&own);
             // A reload in this process cancels the handover to another one.
             store.state().given_away = false;
             Arc::clone(&store).open_soon();
             opened.push(Arc::clone(cache.opened.get_or_init(|| store)));
         }
+        take_purges(zones.group(), &opened);
         // All are opening by now, so one deadline bounds the wait for them together.
         opened.iter().for_each(|store| store.wait_until(deadline));
     }
@@ -303,7 +329,10 @@ impl CacheZones {
                     Arc::clone(opened).open_soon();
                     continue;
                 }
-                Some(store) => store.run_upkeep(rt::wall_millis()),
+                Some(store) => {
+                    opened.clean_up_soon();
+                    store.run_upkeep(rt::wall_millis());
+                }
                 None => Arc::clone(opened).open_soon(),
             }
             if let Some(found) = opened.found_lately() {
@@ -317,6 +346,36 @@ impl CacheZones {
         }
         news
     }
+}
+
+/// Purges in these stores what other worker groups purge in theirs.
+fn take_purges(group: &GroupMember, stores: &[Arc<ZoneStore>]) {
+    let stores = stores.to_vec();
+    group.on_message(PURGES, move |message| {
+        let (length, rest) = message.split_first_chunk()?;
+        let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+        let (path, purge) = rest.split_at_checked(length)?;
+        let is_meant =
+            |store: &&Arc<ZoneStore>| store.declared_path.as_os_str().as_encoded_bytes() == path;
+        // A group whose configuration has no such cache any more has nothing to purge.
+        stores.iter().find(is_meant)?.take_purge(purge);
+        None
+    });
+}
+
+/// Tells the other worker groups of a purge.
+fn tell_purge(group: &Arc<GroupMember>, path: &Path, purge: &[u8]) {
+    let path = path.as_os_str().as_encoded_bytes();
+    let length = u32::try_from(path.len()).unwrap_or(0).to_le_bytes();
+    let message = [&length[..], path, purge].concat();
+    if group.tell(PURGES, &message) {
+        return;
+    }
+    // Somebody purges faster than a group reads. Others may get it twice, which does no harm.
+    let group = Arc::clone(group);
+    let pool = rt::pool::default_pool();
+    let again = move || group.tell_patiently(PURGES, &message);
+    pool.submit(DeviceNumber::UNKNOWN, Box::new(again));
 }
 
 /// A message about a cache.
@@ -343,6 +402,10 @@ pub struct OpenedStore {
 
 /// A store, kept by its path across reloads.
 pub(super) struct ZoneStore {
+    /// The directory in the configuration, which names the store in all worker groups.
+    declared_path: PathBuf,
+    group: Arc<GroupMember>,
+    /// As far as it is this group's.
     declared: Mutex<ZoneParameters>,
     state: Mutex<ZoneStoreState>,
     changed: Condvar,
@@ -378,11 +441,21 @@ struct ZoneStoreState {
     found: Option<OpenedStore>,
     /// `found_at_open` has not been logged yet.
     found_lately: bool,
+    /// Purges of other groups that came while it was not open.
+    missed: Vec<Vec<u8>>,
+    /// There are directories of former groups that could not be removed yet.
+    has_former_groups: bool,
 }
 
 impl ZoneStore {
-    fn new(parameters: &ZoneParameters) -> ZoneStore {
+    fn new(
+        parameters: &ZoneParameters,
+        declared_path: &Path,
+        group: &Arc<GroupMember>,
+    ) -> ZoneStore {
         ZoneStore {
+            declared_path: declared_path.to_owned(),
+            group: Arc::clone(group),
             declared: Mutex::new(parameters.clone()),
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -490,6 +563,7 @@ impl ZoneStore {
                     took,
                 });
                 state.found_lately = true;
+                self.join_groups(&store, &mut state);
                 state.store = Some(store);
                 state.failed = None;
                 state.locked = None;
@@ -516,6 +590,53 @@ impl ZoneStore {
         }
         drop(state);
         self.changed.notify_all();
+    }
+
+    /// Connects a store that was just opened with those of the other groups.
+    fn join_groups(&self, store: &cache::CacheStore, state: &mut ZoneStoreState) {
+        for purge in std::mem::take(&mut state.missed) {
+            store.take_purge(&purge);
+        }
+        if self.group.has_siblings() {
+            let (group, path) = (Arc::clone(&self.group), self.declared_path.clone());
+            store.set_purge_listener(move |purge| tell_purge(&group, &path, &purge));
+        }
+        // The first group cleans up, as its directory contains the others.
+        state.has_former_groups = self.group.place().index == 0 && self.remove_former_groups();
+    }
+
+    /// Removes the stores of groups that there are no longer: `max_size` is for all together. Returns whether one is
+    /// still in use. Blocks.
+    fn remove_former_groups(&self) -> bool {
+        let count = self.group.place().count;
+        // What cannot be read now cannot be removed either; the log speaks of the store itself.
+        cache::remove_numbered_stores(&self.declared_path, GROUP_FOLDER, count)
+            .is_ok_and(|all_removed| !all_removed)
+    }
+
+    /// Tries again to remove what former groups have left.
+    fn clean_up_soon(self: &Arc<Self>) {
+        if !std::mem::take(&mut self.state().has_former_groups) {
+            return;
+        }
+        let store = Arc::clone(self);
+        let clean_up = move || {
+            let is_in_use = store.remove_former_groups();
+            store.state().has_former_groups |= is_in_use;
+        };
+        let pool = rt::pool::default_pool();
+        pool.submit(DeviceNumber::UNKNOWN, Box::new(clean_up));
+    }
+
+    /// Purges what another group has purged, as soon as the store is open.
+    fn take_purge(&self, purge: &[u8]) {
+        let mut state = self.state();
+        match &state.store {
+            Some(store) => store.take_purge(purge),
+            None if state.missed.len() < MAX_MISSED => state.missed.push(purge.to_vec()),
+            // An empty one is everything.
+            None => state.missed = vec![Vec::new()],
+        }
     }
 
     /// Waits until an attempt to open the store has ended. Blocks.

@@ -540,9 +540,9 @@ fn worker_id(stack: &LuaStack) -> CallResult {
     super::ONE
 }
 
-/// `ngx.worker.count()`: the number of loops.
+/// `ngx.worker.count()`: the number of loops in all worker groups.
 fn worker_count(stack: &LuaStack) -> CallResult {
-    let count = http::current_loop::http_loop().map_or(1, |engine| engine.main.worker_processes);
+    let count = http::current_loop::http_loop().map_or(1, |engine| engine.zones.all_loops());
     stack.push_number(count as f64);
     super::ONE
 }

@@ -228,7 +228,7 @@ fn start(engine: &HttpLoop) {
         UPKEEP_TASK.take();
         return;
     }
-    let log = engine.log.clone();
+    let log = engine.log();
     let upkeep = async move {
         loop {
             for (cache, news) in caches.run_upkeep() {

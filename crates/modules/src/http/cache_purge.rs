@@ -166,23 +166,23 @@ fn purge(request: &mut Request, store: &CacheStore, target: &PurgeTarget) -> Han
     };
     let what = match target {
         PurgeTarget::Key(key) => {
-            store.purge(PurgeRequest::Key(&CacheKey::new(key)), mode);
+            store.purge_everywhere(PurgeRequest::Key(&CacheKey::new(key)), mode);
             // Responses to HEAD are stored separately if `cache_convert_head` is off.
             let head = [key, &b"\0HEAD"[..]].concat();
-            store.purge(PurgeRequest::Key(&CacheKey::new(&head)), mode);
+            store.purge_everywhere(PurgeRequest::Key(&CacheKey::new(&head)), mode);
             json!({ "key": text(key) })
         }
         PurgeTarget::Prefix(prefix) => {
-            store.purge(PurgeRequest::Prefix(prefix), mode);
+            store.purge_everywhere(PurgeRequest::Prefix(prefix), mode);
             json!({ "prefix": text(prefix) })
         }
         PurgeTarget::Tags(tags) => {
             tags.iter()
-                .for_each(|tag| store.purge(PurgeRequest::Tag(tag), mode));
+                .for_each(|tag| store.purge_everywhere(PurgeRequest::Tag(tag), mode));
             json!({ "tags": tags.iter().map(|tag| text(tag)).collect::<Vec<_>>() })
         }
         PurgeTarget::All => {
-            store.purge(PurgeRequest::All, mode);
+            store.purge_everywhere(PurgeRequest::All, mode);
             json!({ "all": true })
         }
     };

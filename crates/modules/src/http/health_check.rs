@@ -219,7 +219,7 @@ fn start(engine: &HttpLoop) {
             group,
             secure: engine.secure_of(location).map(Arc::new),
             check: check.clone(),
-            log: engine.log.clone(),
+            log: engine.log(),
             // Streaks start anew with each configuration; the health itself is kept in the group.
             streaks: HashMap::new(),
         };

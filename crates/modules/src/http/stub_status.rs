@@ -5,7 +5,7 @@
 //! location = /status { stub_status; allow 127.0.0.1; deny all; }
 //! ```
 //!
-//! The counters are sums over all event loops.
+//! The counters are sums over all event loops, on the page over those of all worker groups.
 
 use base::text::write_number;
 use conf::{Arity, Directive, DirectiveTable, RepeatRule, SERVER_LOCATION, Setter, Variable};
@@ -74,7 +74,7 @@ struct Conf {
     on: bool,
 }
 
-/// The counters of all event loops.
+/// The counters of all event loops of this process.
 fn totals() -> CounterTotals {
     match http::current_loop::http_loop() {
         Some(engine) => engine
@@ -116,10 +116,22 @@ fn page(request: &mut Request) -> HandlerStep<'_> {
     if !matches!(request.method, Method::Get | Method::Head) {
         return HandlerOutcome::Status(405).into();
     }
+    let engine = http::current_loop::http_loop();
+    match engine.filter(|engine| engine.zones.group().has_siblings()) {
+        None => respond(request, &totals()).into(),
+        Some(engine) => HandlerStep::later(async move {
+            let totals = counters::server_totals(&engine.zones).await;
+            respond(request, &totals)
+        }),
+    }
+}
+
+/// Responds with the page.
+fn respond(request: &mut Request, totals: &CounterTotals) -> HandlerOutcome {
     request.out.status = 200;
     request.out.content_type = "text/plain".into();
-    request.out.body = ResponseBody::bytes(text(&totals()));
-    HandlerOutcome::Respond.into()
+    request.out.body = ResponseBody::bytes(text(totals));
+    HandlerOutcome::Respond
 }
 
 /// The page. The spaces at the ends of lines are nginx's; some tools split at them.

@@ -9,12 +9,14 @@
 //! (one that lasts for tens of milliseconds is blocked), how long its iterations took so far, and
 //! how much of its time it was busy. For each pool: its threads and its queue. For each cache: its
 //! objects and bytes, how long it took to complete its index after opening, and what is wrong with
-//! it. nginx has no equivalent; the names are Weir's own and may change before 1.0.
+//! it. With `worker_groups` the page has the state of all groups, and says which does not answer. nginx has no equivalent; the names are Weir's own and may change before 1.0.
 
 use std::fmt::Write;
 use std::sync::Arc;
 
 use conf::{Arity, Directive, DirectiveTable, RepeatRule, SERVER_LOCATION, Setter};
+use host::engine::ZoneRegistry;
+use host::worker_group::WorkerGroup;
 use http::cache::{CacheZone, CacheZones};
 use http::module::ContentHandler;
 use http::response_body::ResponseBody;
@@ -37,6 +39,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     nested: |confs| {
         confs.change_if::<Conf>(|conf| conf.format.is_some(), |conf| conf.format = None)
     },
+    commit: |site, zones| answer_groups(site.main_confs.get::<CacheZones>(), zones),
     ..HttpModule::EMPTY
 };
 
@@ -69,8 +72,119 @@ enum StatusFormat {
     Json,
 }
 
+/// The topic of questions between worker groups; the body is a [`StatusFormat`].
+const TOPIC: &str = "status";
+
+/// Lets other worker groups ask for this one's part of the page.
+fn answer_groups(caches: &CacheZones, zones: &ZoneRegistry) {
+    let group = zones.group();
+    if group.has_siblings() {
+        let (caches, zones) = (caches.clone(), zones.clone());
+        group.on_message(TOPIC, move |format| {
+            let format = match format {
+                b"json" => StatusFormat::Json,
+                _ => StatusFormat::Text,
+            };
+            Some(group_part(format, &caches.all_zones(), &zones).into_bytes())
+        });
+    }
+}
+
+/// The state of this group: a text, or the lists of the JSON object, one in each line.
+fn group_part(format: StatusFormat, caches: &[Arc<CacheZone>], zones: &ZoneRegistry) -> String {
+    // Everything is read before anything is formatted, so that the numbers are as close in time as they can be.
+    let (loops, pools) = (loops(zones), rt::pool::all());
+    match format {
+        StatusFormat::Text => text(&loops, &pools) + &cache_text(caches),
+        StatusFormat::Json => json_lists(zones.group().place(), &loops, &pools, caches).join("\n"),
+    }
+}
+
+/// The page of all groups.
+async fn page_of_groups(
+    format: StatusFormat,
+    caches: &[Arc<CacheZone>],
+    zones: &ZoneRegistry,
+) -> String {
+    let group = zones.group();
+    let word = match format {
+        StatusFormat::Text => "text",
+        StatusFormat::Json => "json",
+    };
+    let answers = group.ask(TOPIC, word.as_bytes());
+    let own = group_part(format, caches, zones);
+    let mut parts = vec![(group.place().index, Some(own))];
+    for answer in answers {
+        let index = answer.group;
+        let part = answer.wait().await.filter(|part| !part.is_empty());
+        parts.push((index, part.and_then(|part| String::from_utf8(part).ok())));
+    }
+    parts.sort_unstable_by_key(|(index, _)| *index);
+    match format {
+        StatusFormat::Text => groups_text(&parts),
+        StatusFormat::Json => groups_json(&parts),
+    }
+}
+
+/// The parts of the groups, each under a heading.
+fn groups_text(parts: &[(usize, Option<String>)]) -> String {
+    let mut out = String::new();
+    for (index, part) in parts {
+        let count = parts.len();
+        let _ = match part {
+            Some(part) => writeln!(out, "worker group {index} of {count}\n\n{part}"),
+            None => writeln!(out, "worker group {index} of {count} does not answer\n"),
+        };
+    }
+    out
+}
+
+/// The lists of the groups, joined. A group that does not answer is in none of them.
+fn groups_json(parts: &[(usize, Option<String>)]) -> String {
+    let joined = [0, 1, 2].map(|list| {
+        let lists = parts.iter().filter_map(|(_, part)| {
+            let list = part.as_ref()?.split('\n').nth(list)?;
+            Some(list).filter(|list| !list.is_empty())
+        });
+        lists.collect::<Vec<_>>().join(",")
+    });
+    let answered = parts.iter().filter(|(_, part)| part.is_some()).count();
+    let groups = format!(",\"groups\":{},\"groups_answered\":{answered}", parts.len());
+    json_object(&joined, &groups)
+}
+
+/// The JSON object of lists of loops, pools and caches.
+fn json_object([loops, pools, caches]: &[String; 3], more: &str) -> String {
+    format!("{{\"loops\":[{loops}],\"pools\":[{pools}],\"caches\":[{caches}]{more}}}\n")
+}
+
+/// The elements of the lists of loops, pools and caches. With several groups each says which it belongs to.
+fn json_lists(
+    group: WorkerGroup,
+    loops: &[LoopStatus],
+    pools: &[PoolHandle],
+    caches: &[Arc<CacheZone>],
+) -> [String; 3] {
+    let lists: [Vec<String>; 3] = [
+        loops.iter().map(loop_json).collect(),
+        pools.iter().map(pool_json).collect(),
+        caches.iter().map(|cache| cache_json(cache)).collect(),
+    ];
+    lists.map(|list| match group.count {
+        1 => list.join(","),
+        _ => {
+            let index = group.index;
+            let with_group =
+                |object: String| object.replacen('{', &format!("{{\"group\":{index},"), 1);
+            let list: Vec<String> = list.into_iter().map(with_group).collect();
+            list.join(",")
+        }
+    })
+}
+
 /// A snapshot of an event loop.
 struct LoopStatus {
+    /// Its number among the loops of all groups.
     index: usize,
     counted: CountedLoop,
     /// How long its current iteration has lasted, in milliseconds.
@@ -87,31 +201,47 @@ fn page(request: &mut Request) -> HandlerStep<'_> {
     let Some(format) = request.conf::<Conf>().format else {
         return HandlerOutcome::Declined.into();
     };
-    // Everything is read before anything is formatted, so that the numbers are as close in time as they can be.
-    let (loops, pools) = (loops(), rt::pool::all());
     let caches = request.site.main_confs.get::<CacheZones>().all_zones();
-    let (content_type, text) = match format {
-        StatusFormat::Text => ("text/plain", text(&loops, &pools) + &cache_text(&caches)),
-        StatusFormat::Json => ("application/json", json(&loops, &pools, &caches)),
+    let Some(engine) = http::current_loop::http_loop() else {
+        return HandlerOutcome::Declined.into();
+    };
+    if engine.zones.group().has_siblings() {
+        return HandlerStep::later(async move {
+            let page = page_of_groups(format, &caches, &engine.zones).await;
+            respond(request, format, page)
+        });
+    }
+    let page = match format {
+        StatusFormat::Text => group_part(format, &caches, &engine.zones),
+        StatusFormat::Json => {
+            let (loops, pools) = (loops(&engine.zones), rt::pool::all());
+            json(&loops, &pools, &caches)
+        }
+    };
+    respond(request, format, page).into()
+}
+
+/// Responds with the page.
+fn respond(request: &mut Request, format: StatusFormat, page: String) -> HandlerOutcome {
+    let content_type = match format {
+        StatusFormat::Text => "text/plain",
+        StatusFormat::Json => "application/json",
     };
     request.out.status = 200;
     request.out.content_type = content_type.into();
     // A cached status misleads.
     request.out.fields.set(b"Cache-Control", b"no-store");
-    request.out.body = ResponseBody::bytes(text);
-    HandlerOutcome::Respond.into()
+    request.out.body = ResponseBody::bytes(page);
+    HandlerOutcome::Respond
 }
 
-/// Takes a snapshot of all event loops. The counters are read one after the other while the loops
+/// Takes a snapshot of all event loops of this process. The counters are read one after the other while the loops
 /// run, so sums may be off by what happens meanwhile.
-fn loops() -> Vec<LoopStatus> {
-    let Some(engine) = http::current_loop::http_loop() else {
-        return Vec::new();
-    };
-    let all = engine
-        .zones
+fn loops(zones: &ZoneRegistry) -> Vec<LoopStatus> {
+    let all = zones
         .get_or_create(counters::ZONE, AllCounters::default)
         .loops();
+    let first = zones.first_loop();
     let state = |(index, counted): (usize, CountedLoop)| {
         // A loop that is stuck cannot report that itself, so it is asked from outside.
         let late = counted
@@ -121,7 +251,7 @@ fn loops() -> Vec<LoopStatus> {
             .unwrap_or_default();
         let stats = counted.handle.as_ref().map(rt::LoopHandle::stats);
         LoopStatus {
-            index,
+            index: first + index,
             counted,
             late_ms: late.as_millis(),
             stats,
@@ -296,15 +426,7 @@ fn used_buckets(buckets: &[u64]) -> usize {
 /// The whole state as JSON, written by hand: it is flat, and the only free texts are names and
 /// paths.
 fn json(loops: &[LoopStatus], pools: &[PoolHandle], caches: &[Arc<CacheZone>]) -> String {
-    let loops: Vec<String> = loops.iter().map(loop_json).collect();
-    let pools: Vec<String> = pools.iter().map(pool_json).collect();
-    let caches: Vec<String> = caches.iter().map(|cache| cache_json(cache)).collect();
-    format!(
-        "{{\"loops\":[{}],\"pools\":[{}],\"caches\":[{}]}}\n",
-        loops.join(","),
-        pools.join(","),
-        caches.join(",")
-    )
+    json_object(&json_lists(WorkerGroup::ALONE, loops, pools, caches), "")
 }
 
 /// An event loop as JSON.

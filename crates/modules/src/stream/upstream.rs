@@ -175,7 +175,7 @@ fn start(engine: &StreamLoop) {
     let names = NameWatchers::watch_group_names(
         site.main_confs.get::<StreamGroups>(),
         site.outer_confs.get::<ResolverConf>(),
-        &engine.log,
+        &engine.log(),
     );
     // Drops those of the previous configuration, which end with that.
     NAMES.replace(Some(names));

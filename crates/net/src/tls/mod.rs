@@ -59,5 +59,5 @@ pub use server_tls::{CertificateRefusal, ServerTls, VerifyClient, full_path};
 pub use session::TlsSession;
 pub use session_cache::SessionCache;
 pub use system_trust::system_trust;
-pub use tickets::{TicketKey, TicketKeys};
+pub use tickets::{TicketKey, TicketKeys, TicketSecret};
 pub use verify::{CertificatePurpose, TrustStore, VerifyError, VerifyResult};

@@ -14,12 +14,22 @@
 //! Keys come from files (`ssl_session_ticket_key`), or are random and replaced as often as sessions expire
 //! (`ssl_session_timeout`), at least every hour. Random keys are shared by all loops and by all configurations with
 //! the same timeout, so that a reload does not invalidate sessions.
+//!
+//! The workers of one master derive them from a secret that it gives them ([`TicketSecret`]), so that all have the same
+//! ones, a worker that takes the place of a crashed one too. The secret of a minute is a digest of that of the minute
+//! before and is not kept, so that who steals one cannot make the keys of the time before:
+//!
+//! ```text
+//! secret of minute n ──HMAC "next"──▶ secret of minute n + 1 ──▶ …
+//!        └──HMAC "name", "key" and the timeout──▶ the key of a period that begins at this minute
+//! ```
 
 use std::fmt;
 use std::sync::{Arc, Weak};
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::hmac;
 use base::sync::{Mutex, RwLock};
 use rustls::server::ProducesTickets;
 
@@ -77,11 +87,118 @@ impl TicketKey {
     }
 }
 
+/// A secret that ticket keys are derived from, at a minute since the epoch.
+#[derive(Clone)]
+pub struct TicketSecret {
+    minute: u64,
+    secret: [u8; 32],
+}
+
+/// How far back a secret reaches, in minutes: the longest time for which a key is kept.
+const REACH: u64 = (2 * PERIOD + KEPT) / 60;
+/// A clock that is set forward by more than this many minutes, two years, leaves the secret behind.
+const FARTHEST: u64 = 2 * 366 * 24 * 60;
+
+/// The secret of this process's master, if there is one.
+static SECRET: Mutex<Option<TicketSecret>> = Mutex::new(None);
+
+impl TicketSecret {
+    /// A random one, for periods that have begun within the last hour and later; `None` if the system has no random
+    /// bytes.
+    pub fn random() -> Option<TicketSecret> {
+        let mut secret = [0; 32];
+        rt::random::fill(&mut secret).ok()?;
+        let minute = (seconds() / 60).saturating_sub(PERIOD / 60);
+        Some(TicketSecret { minute, secret })
+    }
+
+    /// The process derives its keys from this secret from now on.
+    pub fn use_here(self) {
+        *SECRET.lock() = Some(self);
+    }
+
+    /// Forgets what is needed for no key that can still be in use.
+    pub fn forget_past(&mut self) {
+        self.advance((seconds() / 60).saturating_sub(REACH));
+    }
+
+    /// Forgets in this process what only keys of the past need: configurations that come later begin with the present
+    /// period.
+    pub fn forget_past_here() {
+        if let Some(secret) = &mut *SECRET.lock() {
+            secret.advance((seconds() / 60).saturating_sub(PERIOD / 60));
+        }
+    }
+
+    /// Becomes the secret of a later minute. A minute of the past, or one that is too far ahead, changes nothing.
+    fn advance(&mut self, minute: u64) {
+        if minute.saturating_sub(self.minute) > FARTHEST {
+            return;
+        }
+        while self.minute < minute {
+            self.secret = self.derive(b"next");
+            self.minute += 1;
+        }
+    }
+
+    fn derive(&self, what: &[u8]) -> [u8; 32] {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &self.secret);
+        let mut derived = [0; 32];
+        derived.copy_from_slice(hmac::sign(&key, what).as_ref());
+        derived
+    }
+
+    /// The key of the period that begins at this minute, for sessions of this timeout.
+    fn key(&self, timeout: u32) -> Option<TicketKey> {
+        let part = |what: &[u8]| self.derive(&[what, &timeout.to_be_bytes()].concat());
+        TicketKey::new(&part(b"name")[..NAME], &part(b"key"), self.minute * 60)
+    }
+}
+
+/// Derives the keys of one timeout.
+struct DerivedKeys {
+    /// At the beginning of the next period.
+    secret: TicketSecret,
+    timeout: u32,
+    /// Minutes.
+    period: u64,
+}
+
+impl DerivedKeys {
+    /// For the process's secret; `None` if it has none.
+    fn new(timeout: u32, rotation: KeyRotation) -> Option<DerivedKeys> {
+        let mut secret = SECRET.lock().clone()?;
+        let period = rotation.encrypts / 60;
+        let oldest = (seconds() / 60).saturating_sub(rotation.decrypts.div_ceil(60) + period);
+        secret.advance(oldest.max(secret.minute).next_multiple_of(period));
+        Some(DerivedKeys {
+            secret,
+            timeout,
+            period,
+        })
+    }
+
+    /// Adds the keys of all periods up to the present one, newest first.
+    fn catch_up(&mut self, keys: &mut Vec<TicketKey>, now: u64) {
+        let present = now / 60 / self.period * self.period;
+        if present.saturating_sub(self.secret.minute) > FARTHEST {
+            return;
+        }
+        while self.secret.minute <= present {
+            keys.extend(self.secret.key(self.timeout));
+            keys.rotate_right(1);
+            self.secret.advance(self.secret.minute + self.period);
+        }
+    }
+}
+
 /// The ticket keys of a server: the first one encrypts, all decrypt.
 pub struct TicketKeys {
     keys: RwLock<Vec<TicketKey>>,
     /// The times of random keys; `None` for keys from files, which never change.
     change: Option<KeyRotation>,
+    /// Where the keys come from, if other processes have the same ones.
+    derived: Mutex<Option<DerivedKeys>>,
 }
 
 /// The lifetimes of a random key in seconds. As in nginx, it encrypts for about as long as a session may be
@@ -100,6 +217,16 @@ impl KeyRotation {
             decrypts: encrypts + u64::from(timeout).min(KEPT),
         }
     }
+
+    /// The same in whole minutes, one at least: what several processes derive does not depend on the second at which
+    /// they do.
+    fn in_minutes(self) -> KeyRotation {
+        let encrypts = (self.encrypts / 60).max(1) * 60;
+        KeyRotation {
+            encrypts,
+            decrypts: encrypts + self.decrypts - self.encrypts,
+        }
+    }
 }
 
 impl TicketKeys {
@@ -108,6 +235,7 @@ impl TicketKeys {
         Arc::new(TicketKeys {
             keys: RwLock::new(keys),
             change: None,
+            derived: Mutex::new(None),
         })
     }
 
@@ -121,10 +249,19 @@ impl TicketKeys {
         if let Some(tickets) = known.and_then(|(_, tickets)| tickets.upgrade()) {
             return tickets;
         }
+        let change = KeyRotation::of(timeout);
+        let derived = DerivedKeys::new(timeout, change.in_minutes());
+        let change = match derived {
+            Some(_) => change.in_minutes(),
+            None => change,
+        };
         let tickets = Arc::new(TicketKeys {
             keys: RwLock::default(),
-            change: Some(KeyRotation::of(timeout)),
+            change: Some(change),
+            derived: Mutex::new(derived),
         });
+        // Tickets of other processes may come before this one issues any.
+        tickets.current(seconds());
         shared.push((timeout, Arc::downgrade(&tickets)));
         tickets
     }
@@ -145,13 +282,25 @@ impl TicketKeys {
         if let Some(key) = keys.first().filter(|key| fresh(key)) {
             return Some(key.clone());
         }
-        let key = TicketKey::random(now)?;
         keys.retain(|key| key.since + change.decrypts >= now);
+        if let Some(derived) = &mut *self.derived.lock() {
+            derived.catch_up(&mut keys, now);
+            keys.retain(|key| key.since + change.decrypts >= now);
+            if let Some(key) = keys.first().filter(|key| fresh(key)) {
+                return Some(key.clone());
+            }
+        }
+        // Without a common secret, or with a clock that has left it behind.
+        let key = TicketKey::random(now)?;
         keys.insert(0, key.clone());
         Some(key)
     }
 
-    fn find(&self, name: &[u8]) -> Option<TicketKey> {
+    fn find(&self, name: &[u8], now: u64) -> Option<TicketKey> {
+        if self.change.is_some() {
+            // Another process may have issued a ticket in a period in which this one has issued none.
+            self.current(now);
+        }
         let keys = self.keys.read();
         keys.iter().find(|key| key.name == name).cloned()
     }
@@ -199,7 +348,7 @@ impl SessionTicketer {
     fn open(&self, ticket: &[u8], now: u64) -> Option<Vec<u8>> {
         let (name, rest) = ticket.split_at_checked(NAME)?;
         let (nonce, sealed) = rest.split_first_chunk::<NONCE>()?;
-        let key = self.tickets.find(name)?;
+        let key = self.tickets.find(name, now)?;
         let mut sealed = sealed.to_vec();
         let plain = key
             .key
@@ -251,7 +400,59 @@ mod tests {
         Arc::new(TicketKeys {
             keys: RwLock::default(),
             change: Some(KeyRotation::of(timeout)),
+            derived: Mutex::new(None),
         })
+    }
+
+    /// As a process makes them that has this secret.
+    fn derived(secret: &TicketSecret, timeout: u32) -> Arc<TicketKeys> {
+        let change = KeyRotation::of(timeout).in_minutes();
+        let period = change.encrypts / 60;
+        let mut secret = secret.clone();
+        secret.advance(secret.minute.next_multiple_of(period));
+        Arc::new(TicketKeys {
+            keys: RwLock::default(),
+            change: Some(change),
+            derived: Mutex::new(Some(DerivedKeys {
+                secret,
+                timeout,
+                period,
+            })),
+        })
+    }
+
+    #[test]
+    fn processes_with_one_secret_take_each_other_s_tickets() {
+        let secret = TicketSecret {
+            minute: 1000,
+            secret: [7; 32],
+        };
+        let one = ticketer(&derived(&secret, 300), 1);
+        let begin = 1010 * 60;
+        let ticket = one.seal(b"a", begin).expect("random bytes");
+        // Started later, from a secret that has moved on, and it has issued nothing itself.
+        let mut moved = secret.clone();
+        moved.advance(1004);
+        let other = ticketer(&derived(&moved, 300), 1);
+        assert!(other.open(&ticket, begin + 299).is_some());
+        let later = other.seal(b"b", begin + 700).expect("random bytes");
+        assert!(one.open(&later, begin + 700).is_some());
+        assert_ne!(ticket[..NAME], later[..NAME], "keys change");
+        // The past is gone: no key of it can be made again.
+        moved.advance(1020);
+        assert!(
+            ticketer(&derived(&moved, 300), 1)
+                .open(&ticket, begin + 299)
+                .is_none()
+        );
+        let stranger = TicketSecret {
+            minute: 1000,
+            secret: [8; 32],
+        };
+        let stranger = ticketer(&derived(&stranger, 300), 1);
+        assert!(stranger.open(&ticket, begin).is_none());
+        // A clock that runs away makes no endless work.
+        assert!(one.seal(b"c", u64::MAX / 2).is_some());
     }
 
     #[test]
@@ -267,7 +468,7 @@ mod tests {
         ours.seal(b"a", 1600).expect("random bytes");
         assert!(ours.open(&same, 1599).is_some());
         ours.seal(b"a", 1900).expect("random bytes");
-        assert!(tickets.find(&first[..NAME]).is_none());
+        assert!(tickets.find(&first[..NAME], 1900).is_none());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! and check it.
 
 mod program;
+mod shared_counters;
 mod signals;
 mod title;
 mod users;
@@ -12,6 +13,7 @@ mod users;
 use std::io;
 
 pub use program::execute;
+pub use shared_counters::SharedCounters;
 pub use signals::{ReceivedSignal, SignalDescriptor};
 pub use title::{set_environment, set_title};
 pub use users::{SystemUser, become_user, is_root, lookup_user, user_id};

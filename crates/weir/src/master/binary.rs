@@ -81,9 +81,9 @@ impl MasterProcess {
             self.notice(format_args!("start new binary process {process}"));
         }
         if let Some(connections) = other.connections() {
-            // The worker gets its end of the pair now: once it is told to quit, it must already know where to send.
-            let serving = self.workers.iter().rposition(|worker| !worker.is_exiting);
-            if let Some(index) = serving {
+            // The workers get their end of the pair now: once they are told to quit, they must already know where to
+            // send.
+            for index in self.in_charge() {
                 self.send(index, MessageKind::Peer, b"", &[connections]);
             }
         }
@@ -114,7 +114,7 @@ impl MasterProcess {
         // would serve.
         if self.end == MasterEnd::No && self.workers.iter().all(|worker| worker.is_exiting) {
             self.notice(format_args!("start worker processes"));
-            self.start_worker();
+            self.start_workers();
         }
     }
 

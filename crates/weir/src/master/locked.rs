@@ -64,7 +64,7 @@ impl MasterProcess {
             .sandbox
             .as_ref()
             .is_some_and(WorkerSandbox::is_outdated);
-        if worker.is_exiting || paused || !outdated {
+        if !self.is_in_charge(worker) || paused || !outdated {
             return;
         }
         // Recorded before the attempt, so that a failing replacement is subject to the pause, too.
@@ -77,7 +77,7 @@ impl MasterProcess {
             self.log()
                 .log_plain(LogLevel::Emerg, format_args!("{error}"));
         }
-        self.replace_worker(index);
+        self.replace_workers();
     }
 
     /// Logs what a sandbox permits; the paths at debug level.
@@ -99,19 +99,20 @@ impl MasterProcess {
         }
     }
 
-    /// Whether the current worker can run a configuration in its sandbox: rules can be dropped,
+    /// Whether the current workers can run a configuration in their sandboxes: rules can be dropped,
     /// never added.
     pub(super) fn is_sandbox_of(&self, loaded: &LoadedConfiguration) -> bool {
-        let Some(worker) = self.workers.iter().rfind(|worker| !worker.is_exiting) else {
-            return true;
-        };
-        match (&worker.sandbox, crate::sandbox::rules(loaded)) {
-            (None, None) => true,
-            (Some(sandbox), Some(rules)) => {
-                rules.are_within(&sandbox.rules) && !sandbox.is_outdated()
-            }
-            // A sandbox can neither be left nor entered once threads run.
-            (None, Some(_)) | (Some(_), None) => false,
-        }
+        let rules = crate::sandbox::rules(loaded);
+        let current = self.workers.iter().filter(|one| self.is_in_charge(one));
+        current
+            .into_iter()
+            .all(|worker| match (&worker.sandbox, &rules) {
+                (None, None) => true,
+                (Some(sandbox), Some(rules)) => {
+                    rules.are_within(&sandbox.rules) && !sandbox.is_outdated()
+                }
+                // A sandbox can neither be left nor entered once threads run.
+                (None, Some(_)) | (Some(_), None) => false,
+            })
     }
 }

@@ -34,8 +34,9 @@ use base::ErrnoText;
 use host::error_log::{LogLevel, Logger};
 use host::process;
 use host::signal::{DeliveredSignal, Signal, SignalReader};
+use net::tls::TicketSecret;
 
-use crate::children::{CrashBackoff, RESPAWN_PAUSE, WorkerChild};
+use crate::children::{RESPAWN_PAUSE, WorkerBatch, WorkerChild};
 use crate::load_configuration::{LoadedConfiguration, StartupSettings};
 use crate::message::{HAND_OVER, MessageKind, encode_logs};
 use crate::orphan::{OrphanListener, OrphanWorker};
@@ -62,14 +63,14 @@ pub(crate) struct MasterProcess {
     pid_file: PidFile,
     /// The number of the current configuration.
     number: u64,
-    /// The living workers; the last one is in charge.
+    /// The living workers, oldest first.
     workers: Vec<WorkerChild>,
+    /// Which of them are in charge, one for each group.
+    batch: WorkerBatch,
     /// Signals as messages on a descriptor: nothing is ever interrupted.
     signals: SignalReader,
     /// Whether and how the master is exiting.
     end: MasterEnd,
-    /// When a crashed worker is replaced.
-    crashes: CrashBackoff,
     /// The other master, during an upgrade.
     other: Option<OtherMaster>,
     /// Workers of masters that were killed.
@@ -92,6 +93,8 @@ pub(crate) struct MasterProcess {
     renewed_at: Option<Instant>,
     /// systemd, if it has started this server.
     manager: ServiceManager,
+    /// What all workers derive the keys of TLS tickets from; `None` without random bytes.
+    tickets: Option<TicketSecret>,
 }
 
 /// The action in progress whose outcome commands wait for.
@@ -134,9 +137,9 @@ impl MasterProcess {
             pid_file,
             number: 1,
             workers: Vec::new(),
+            batch: WorkerBatch::new(0, 0).0,
             signals,
             end: MasterEnd::No,
-            crashes: CrashBackoff::default(),
             other,
             quit_at: None,
             watchers,
@@ -146,6 +149,7 @@ impl MasterProcess {
             first_worker_failed: false,
             renewed_at: None,
             manager: ServiceManager::default(),
+            tickets: TicketSecret::random(),
         }
     }
 
@@ -163,7 +167,7 @@ impl MasterProcess {
     pub(crate) fn run(mut self) -> i32 {
         // The order below: signals say what is wanted, dead workers are collected before new ones are planned, and
         // deadlines come last.
-        self.start_worker();
+        self.start_workers();
         while !(self.end != MasterEnd::No && self.workers.is_empty()) {
             self.wait();
             self.take_signals();
@@ -202,7 +206,7 @@ impl MasterProcess {
     fn wait(&mut self) {
         let planned = match self.end {
             MasterEnd::Terminate(at) => Some(at),
-            MasterEnd::No | MasterEnd::Quit => self.crashes.respawn_at,
+            MasterEnd::No | MasterEnd::Quit => self.batch.respawn_at(),
         };
         // Without a `user` there is nothing to give away, so the master need not wake up for it.
         let mending = self.loaded.core.user.as_ref().and(Some(self.restore_at));
@@ -253,25 +257,27 @@ impl MasterProcess {
         }
     }
 
-    /// A worker runs its configuration. Older workers may quit now and hand their connections over
-    /// to it.
+    /// A worker runs its configuration. When all groups do, workers that this batch replaces may quit, and hand their
+    /// connections over to it.
     fn on_applied(&mut self, index: usize, number: u64) {
-        self.workers[index].is_serving = true;
+        self.workers[index].applied = number;
         self.has_served = true;
-        if let Some(other) = &self.other
-            && !self.workers[index].is_exiting
-        {
-            other.send(UpgradeMessage::Serving);
+        if !self.is_in_charge(&self.workers[index]) {
+            return;
         }
-        if self.workers[..index]
-            .iter()
-            .any(|worker| !worker.is_exiting)
-        {
-            self.quit_first(index, HAND_OVER);
+        if self.all_groups(|worker| worker.applied > 0) {
+            if let Some(other) = &self.other {
+                other.send(UpgradeMessage::Serving);
+            }
+            self.batch.replaced = None;
+            let current = self.batch.number;
+            self.quit_those(|worker| worker.batch != current, HAND_OVER);
+            self.dismiss_orphans();
         }
-        self.dismiss_orphans(index);
-        self.tell_ready("serving");
-        self.report_outcome(AwaitedAction::Configuration(number), true, "");
+        if self.all_groups(|worker| worker.applied >= number) {
+            self.tell_ready("serving");
+            self.report_outcome(AwaitedAction::Configuration(number), true, "");
+        }
     }
 
     /// Tells systemd that the server serves, and in which state it is.
@@ -416,13 +422,18 @@ impl MasterProcess {
         prepare::redirect_stderr(self.log(), &self.opened.logs);
         self.number += 1;
         self.awaited = AwaitedAction::Configuration(self.number);
-        // The newest worker that stays: older ones are on their way out and keep what they have.
-        match self.workers.iter().rposition(|worker| !worker.is_exiting) {
-            Some(index) if same_process => self.send_configuration(index),
+        // Workers of an earlier batch are on their way out and keep what they have.
+        match self.in_charge().is_empty() {
+            false if same_process => {
+                for index in self.in_charge() {
+                    self.send_configuration(index);
+                }
+                self.start_missing_groups();
+            }
             // What a process sets once, such as its user and limits, needs a new one. The sockets
             // stay open all the time.
-            Some(index) => self.replace_worker(index),
-            None => self.start_worker(),
+            false => self.replace_workers(),
+            true => self.start_workers(),
         }
     }
 

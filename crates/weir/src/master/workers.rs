@@ -9,15 +9,16 @@ use host::channel::Channel;
 use host::error_log::LogLevel;
 use host::process::{self, ChildExit, ForkSide};
 use host::signal::{Signal, SignalReader};
+use host::worker_group::{GroupMember, WorkerGroup};
 use rt::sandbox::{SandboxRules, SeccompListener};
 
-use crate::children::{WorkerChild, WorkerSandbox};
+use crate::children::{WorkerBatch, WorkerChild, WorkerSandbox};
 use crate::message::{GenerationMessage, HAND_OVER, MessageKind};
 use crate::orphan;
 use crate::prepare::OpenedResources;
 use crate::upgrade::{MasterRole, OtherMaster, UpgradeMessage};
 use crate::watchers::SignalWatchers;
-use crate::worker_process;
+use crate::worker_process::{self, WorkerStart};
 
 use super::{AwaitedAction, MasterEnd, MasterProcess};
 
@@ -61,14 +62,45 @@ impl MasterProcess {
                 }
             }
             Some(MessageKind::FileDenied) => self.renew_sandbox(index),
-            // Of the worker in charge only: an older one is on its way out.
-            Some(MessageKind::Beat) if index + 1 == self.workers.len() => self.manager.beat(),
+            Some(MessageKind::Beat) => self.take_beat(index),
             Some(_) | None => {}
         }
     }
 
-    /// A worker of this master serves: orphaned workers may quit and hand their connections over.
-    pub(super) fn dismiss_orphans(&mut self, index: usize) {
+    /// No loop of a worker is stuck. systemd is told when that holds for all groups.
+    fn take_beat(&mut self, index: usize) {
+        self.workers[index].has_beaten = true;
+        if self.all_groups(|worker| worker.has_beaten) {
+            self.manager.beat();
+            for worker in &mut self.workers {
+                worker.has_beaten = false;
+            }
+        }
+    }
+
+    /// Whether a worker is one of those that serve, or are about to: of the current batch, and not told to exit.
+    pub(super) fn is_in_charge(&self, worker: &WorkerChild) -> bool {
+        worker.batch == self.batch.number && !worker.is_exiting
+    }
+
+    /// The workers in charge.
+    pub(super) fn in_charge(&self) -> Vec<usize> {
+        (0..self.workers.len())
+            .filter(|index| self.is_in_charge(&self.workers[*index]))
+            .collect()
+    }
+
+    /// Whether each group has a worker in charge for which this holds.
+    pub(super) fn all_groups(&self, holds: impl Fn(&WorkerChild) -> bool) -> bool {
+        let fine = |group| {
+            let mut workers = self.workers.iter().filter(|one| self.is_in_charge(one));
+            workers.any(|worker| worker.group.index == group && holds(worker))
+        };
+        (0..self.batch.groups()).all(fine)
+    }
+
+    /// The workers of this master serve: orphaned workers may quit and hand their connections over.
+    pub(super) fn dismiss_orphans(&mut self) {
         for number in 0..self.orphans.len() {
             if self.orphans[number].is_dismissed {
                 continue;
@@ -76,9 +108,12 @@ impl MasterProcess {
             // Without a pair the idle connections are closed.
             let pair = Channel::pair().ok();
             if let Some((ours, _)) = &pair {
-                self.send(index, MessageKind::Peer, b"", &[ours.as_fd()]);
+                // Several workers read from one end: each connection goes to the first that is free.
+                for index in self.in_charge() {
+                    self.send(index, MessageKind::Peer, b"", &[ours.as_fd()]);
+                }
             }
-            // This master's worker was told first: when the orphan begins to send, there is a receiver.
+            // This master's workers were told first: when the orphan begins to send, there is a receiver.
             let theirs = pair.as_ref().map(|(_, theirs)| theirs.as_fd());
             let orphan = &mut self.orphans[number];
             let master = orphan.master;
@@ -98,22 +133,54 @@ impl MasterProcess {
         let found = orphan::find(&self.startup.paths);
         // Their sockets are already open in this process.
         self.orphans.extend(found);
-        let serving = |worker: &WorkerChild| worker.is_serving && !worker.is_exiting;
-        if let Some(index) = self.workers.iter().rposition(serving) {
-            self.dismiss_orphans(index);
+        if self.batch.groups() > 0 && self.all_groups(|worker| worker.applied > 0) {
+            self.dismiss_orphans();
         }
     }
 
-    /// Starts a worker and sends it the configuration.
-    pub(super) fn start_worker(&mut self) {
-        self.crashes.respawn_at = None;
-        if let Err(error) = self.fork_worker() {
+    /// Starts a batch: a worker for each group. The batch before it, if it still serves, ends when this one serves.
+    pub(super) fn start_workers(&mut self) {
+        let groups = self.loaded.core.groups();
+        let (batch, connected) = WorkerBatch::new(self.batch.number + 1, groups);
+        if let Err(error) = connected {
+            let error = ErrnoText(&error);
+            let text = format_args!(
+                "the worker groups could not be connected{error}: each sees only its own connections"
+            );
+            self.log().log_plain(LogLevel::Alert, text);
+        }
+        let serves = !self.in_charge().is_empty();
+        let mut before = std::mem::replace(&mut self.batch, batch);
+        before.forget_respawns();
+        self.batch.replaced = serves.then(|| Box::new(before));
+        for group in 0..groups {
+            self.start_worker(group);
+        }
+    }
+
+    /// Starts the workers of groups that have none, and for which none is planned.
+    pub(super) fn start_missing_groups(&mut self) {
+        for group in 0..self.batch.groups() {
+            let has_worker = self
+                .in_charge()
+                .into_iter()
+                .any(|index| self.workers[index].group.index == group);
+            if !has_worker && self.batch.crashes[group].respawn_at.is_none() {
+                self.start_worker(group);
+            }
+        }
+    }
+
+    /// Starts the worker of a group and sends it the configuration.
+    fn start_worker(&mut self, group: usize) {
+        self.batch.crashes[group].respawn_at = None;
+        if let Err(error) = self.fork_worker(group) {
             let text = format_args!(
                 "fork() failed while spawning \"worker process\"{}",
                 ErrnoText(&error)
             );
             self.log().log_plain(LogLevel::Alert, text);
-            self.crashes.note(Duration::ZERO, rt::clock::read_clock());
+            self.batch.crashes[group].note(Duration::ZERO, rt::clock::read_clock());
             return;
         }
         if let Some(index) = self.workers.len().checked_sub(1) {
@@ -130,18 +197,28 @@ impl MasterProcess {
 
     /// Forks a worker. The rules of its sandbox are decided before, so that it cannot influence
     /// them.
-    fn fork_worker(&mut self) -> std::io::Result<()> {
+    fn fork_worker(&mut self, group: usize) -> std::io::Result<()> {
         // Both ends exist before the fork: afterwards each side only closes the one that is not its own.
         let (ours, theirs) = Channel::pair()?;
         let rules = crate::sandbox::rules(&self.loaded);
+        if let Some(secret) = &mut self.tickets {
+            secret.forget_past();
+        }
+        let group = WorkerGroup {
+            index: group,
+            count: self.batch.groups(),
+        };
         match process::fork()? {
             ForkSide::Parent(process) => {
                 self.workers.push(WorkerChild {
                     process,
+                    group,
+                    batch: self.batch.number,
                     channel: ours,
                     started: rt::clock::read_clock(),
                     is_exiting: false,
-                    is_serving: false,
+                    applied: 0,
+                    has_beaten: false,
                     sandbox: rules.map(WorkerSandbox::new),
                 });
                 if let Some(sandbox) = self
@@ -155,15 +232,26 @@ impl MasterProcess {
             }
             ForkSide::Child => {
                 drop(ours);
-                self.become_worker(theirs, rules.as_ref())
+                self.become_worker(group, theirs, rules.as_ref())
             }
         }
     }
 
     /// In the child: drops everything that belongs to the master, so that a socket the master
     /// closes later is not kept open here.
-    fn become_worker(&mut self, channel: Channel, rules: Option<&SandboxRules>) -> ! {
+    fn become_worker(
+        &mut self,
+        group: WorkerGroup,
+        channel: Channel,
+        rules: Option<&SandboxRules>,
+    ) -> ! {
         self.workers.clear();
+        let links = self.batch.links.take();
+        let member = links.map_or_else(GroupMember::alone, |links| links.join(group));
+        self.batch = WorkerBatch::new(0, 0).0;
+        if let Some(secret) = self.tickets.take() {
+            secret.use_here();
+        }
         self.other = None;
         self.orphans.clear();
         let refuge = self.orphan_listener.take();
@@ -181,7 +269,15 @@ impl MasterProcess {
         match SignalReader::block(&Signal::ALL) {
             Ok(signals) => {
                 let startup = self.startup.clone();
-                worker_process::run(startup, (&core, rules), log, channel, signals, refuge)
+                let start = WorkerStart {
+                    startup,
+                    member,
+                    log,
+                    channel,
+                    signals,
+                    refuge,
+                };
+                worker_process::run(start, &core, rules)
             }
             Err(error) => {
                 log.log_plain(
@@ -230,20 +326,36 @@ impl MasterProcess {
         }
     }
 
-    /// Starts a worker in place of another, which quits as soon as the new one serves.
-    pub(super) fn replace_worker(&mut self, old: usize) {
+    /// Starts workers in place of those in charge, which quit as soon as all of the new ones serve.
+    pub(super) fn replace_workers(&mut self) {
         self.notice(format_args!("start worker processes"));
-        let before = self.workers.len();
-        self.start_worker();
+        let old = self.in_charge();
+        self.start_workers();
+        let new = self.in_charge();
         match Channel::pair() {
-            // Only if a new worker exists: `fork` may have failed, and then the old one goes on serving.
-            Ok((one, two)) if self.workers.len() > before => {
-                self.send(old, MessageKind::Peer, b"", &[one.as_fd()]);
-                self.send(before, MessageKind::Peer, b"", &[two.as_fd()]);
+            // Only if there are new workers: `fork` may have failed, and then the old ones go on serving.
+            Ok((one, two)) if !new.is_empty() => {
+                for index in old {
+                    self.send(index, MessageKind::Peer, b"", &[one.as_fd()]);
+                }
+                for index in new {
+                    self.send(index, MessageKind::Peer, b"", &[two.as_fd()]);
+                }
             }
             // Without a pair the idle connections are closed, as with nginx.
             Ok(_) | Err(_) => {}
         }
+    }
+
+    /// A worker of a batch that was to replace another one has ended too early: the other one stays.
+    fn keep_replaced(&mut self, replaced: WorkerBatch) {
+        let failed = std::mem::replace(&mut self.batch, replaced).number;
+        self.log().log_plain(
+            LogLevel::Alert,
+            format_args!("the new worker processes could not be started; the previous ones stay"),
+        );
+        self.quit_those(|worker| worker.batch == failed, HAND_OVER);
+        self.start_missing_groups();
     }
 
     /// `HUP` while a new binary runs is the way back to this one, as nginx documents it.
@@ -256,15 +368,15 @@ impl MasterProcess {
             ));
         }
         self.notice(format_args!("start worker processes"));
-        self.start_worker();
+        self.start_workers();
     }
 
     /// Tells all workers to quit; they hand their connections to a new binary that serves.
     pub(super) fn quit_workers(&mut self) {
-        self.crashes.respawn_at = None;
         if self.end != MasterEnd::No {
             self.tell_stopping();
         }
+        self.batch.forget_respawns();
         let mut how: &[u8] = b"";
         if let Some(other) = &self.other {
             // Before the workers are told: from now on the other master must not hand connections to them.
@@ -273,13 +385,14 @@ impl MasterProcess {
                 how = HAND_OVER;
             }
         }
-        self.quit_first(self.workers.len(), how);
+        self.quit_those(|_| true, how);
     }
 
-    /// Tells the oldest `count` workers to quit.
-    pub(super) fn quit_first(&mut self, count: usize, how: &[u8]) {
-        for index in 0..count {
-            if !std::mem::replace(&mut self.workers[index].is_exiting, true) {
+    /// Tells some workers to quit.
+    pub(super) fn quit_those(&mut self, which: impl Fn(&WorkerChild) -> bool, how: &[u8]) {
+        for index in 0..self.workers.len() {
+            let worker = &mut self.workers[index];
+            if which(worker) && !std::mem::replace(&mut worker.is_exiting, true) {
                 self.send(index, MessageKind::Quit, how, &[]);
             }
         }
@@ -291,7 +404,7 @@ impl MasterProcess {
             self.end = MasterEnd::Terminate(rt::clock::read_clock() + KILL_AFTER);
         }
         self.tell_stopping();
-        self.crashes.respawn_at = None;
+        self.batch.forget_respawns();
         self.quit_at = None;
         if let Some(other) = &self.other {
             other.send(UpgradeMessage::Leaving);
@@ -336,12 +449,24 @@ impl MasterProcess {
                 None if is_new_binary => "new binary process",
                 None => "unknown process",
             };
+            // nginx's line, with the group if there are several: which connections were lost.
+            let group = index.map(|index| self.workers[index].group);
+            let group = match group.filter(|group| group.count > 1) {
+                Some(WorkerGroup { index, count }) => format!(", worker group {index} of {count}"),
+                None => String::new(),
+            };
             match exit {
-                ChildExit::Code(code) => {
-                    self.notice(format_args!("{name} {process} exited with code {code}"))
-                }
+                ChildExit::Code(code) => self.notice(format_args!(
+                    "{name} {process} exited with code {code}{group}"
+                )),
                 ChildExit::Signal(signal) => {
-                    let text = format_args!("{name} {process} exited on signal {signal}");
+                    let text = format_args!("{name} {process} exited on signal {signal}{group}");
+                    self.log().log_plain(LogLevel::Alert, text);
+                }
+                ChildExit::CoreDumped(signal) => {
+                    let text = format_args!(
+                        "{name} {process} exited on signal {signal} (core dumped){group}"
+                    );
                     self.log().log_plain(LogLevel::Alert, text);
                 }
             }
@@ -350,43 +475,56 @@ impl MasterProcess {
             }
             let Some(index) = index else { continue };
             let worker = self.workers.remove(index);
+            if worker.batch == self.batch.number
+                && let Some(links) = &self.batch.links
+            {
+                links.forget_process(worker.group.index);
+            }
             // It was told to: no crash, and nothing to replace.
-            if worker.is_exiting || self.end != MasterEnd::No {
-                continue;
+            if !worker.is_exiting && self.end == MasterEnd::No {
+                self.on_unexpected_end(&worker, exit, name);
             }
-            // Starting the same worker again would only repeat the error.
-            if exit == ChildExit::Code(FATAL) {
-                let text = format_args!(
-                    "{name} {process} exited with fatal code {FATAL} and cannot be respawned"
-                );
-                self.log().log_plain(LogLevel::Alert, text);
-                let text = "the worker process could not be started; see the error log\n";
-                self.report_outcome(AwaitedAction::Configuration(self.number), false, text);
-                if !self.has_served && self.workers.is_empty() {
-                    // The sockets would accept connections that are never answered, and the service
-                    // manager would believe that the server runs.
-                    self.first_worker_failed = true;
-                    self.end = MasterEnd::Quit;
-                }
-                continue;
-            }
-            // The worker that it was to replace still serves.
-            if self.workers.iter().any(|worker| !worker.is_exiting) {
-                continue;
-            }
-            self.crashes
-                .note(rt::clock::elapsed(worker.started), rt::clock::read_clock());
         }
     }
 
-    /// Starts the next worker when its time has come.
+    /// A worker has ended that was not told to.
+    fn on_unexpected_end(&mut self, worker: &WorkerChild, exit: ChildExit, name: &str) {
+        // Starting the same worker again would only repeat the error.
+        if exit == ChildExit::Code(FATAL) {
+            let process = worker.process;
+            let text = format_args!(
+                "{name} {process} exited with fatal code {FATAL} and cannot be respawned"
+            );
+            self.log().log_plain(LogLevel::Alert, text);
+            let text = "the worker process could not be started; see the error log\n";
+            self.report_outcome(AwaitedAction::Configuration(self.number), false, text);
+            if !self.has_served && self.workers.is_empty() {
+                // The sockets would accept connections that are never answered, and the service
+                // manager would believe that the server runs.
+                self.first_worker_failed = true;
+                self.end = MasterEnd::Quit;
+            }
+        }
+        if worker.batch != self.batch.number {
+            // Another batch is about to replace its own.
+            return;
+        }
+        if let Some(replaced) = self.batch.replaced.take() {
+            return self.keep_replaced(*replaced);
+        }
+        if exit != ChildExit::Code(FATAL) {
+            let crashes = &mut self.batch.crashes[worker.group.index];
+            crashes.note(rt::clock::elapsed(worker.started), rt::clock::read_clock());
+        }
+    }
+
+    /// Starts the next workers when their time has come.
     pub(super) fn respawn(&mut self) {
-        if self
-            .crashes
-            .respawn_at
-            .is_some_and(|at| rt::clock::read_clock() >= at)
-        {
-            self.start_worker();
+        for group in 0..self.batch.groups() {
+            let due = |at| rt::clock::read_clock() >= at;
+            if self.batch.crashes[group].respawn_at.is_some_and(due) {
+                self.start_worker(group);
+            }
         }
     }
 }

@@ -59,6 +59,8 @@ pub(crate) struct LoopActions {
     pub(crate) rescue: fn(Arc<LoopSlot>, Duration),
     /// Move this number of connections to other loops.
     pub(crate) move_connections: fn(usize, LoopSlots),
+    /// Move this number of idle connections to another worker group.
+    pub(crate) move_to_group: fn(usize, usize, LoopSlots),
     /// Begin to count the work that each connection causes.
     pub(crate) count_work: fn(),
     /// Move connections that cause this part of the work to the loop with this slot.
@@ -128,6 +130,7 @@ fn watch(state: &Weak<Mutex<WatchedLoops>>, help: LoopActions) {
         if passed >= BALANCE_EVERY {
             balanced = rt::clock::read_clock();
             balance(&loop_slots, help);
+            balance_groups(&loop_slots, help);
             work.balance(&loop_slots, passed, help);
         }
         let all_parked = loop_slots
@@ -277,6 +280,25 @@ fn balance(loop_slots: &LoopSlots, help: LoopActions) {
         .post(move || (help.move_connections)(count, loop_slots));
 }
 
+/// Has the loop with the most connections move some to another worker group, if this one has more than its share.
+fn balance_groups(loop_slots: &LoopSlots, help: LoopActions) {
+    let Some(first) = loop_slots.list.first() else {
+        return;
+    };
+    let surplus = first.group().and_then(|group| group.surplus());
+    let heavy = loop_slots
+        .list
+        .iter()
+        .max_by_key(|loop_slot| loop_slot.connection_count());
+    if let (Some((count, group)), Some(heavy)) = (surplus, heavy) {
+        let (count, loop_slots) = (count.min(BALANCE_BATCH), loop_slots.clone());
+        // As above.
+        let _ = heavy
+            .handle()
+            .post(move || (help.move_to_group)(count, group, loop_slots));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,6 +310,7 @@ mod tests {
         move_connections: |count, _| {
             SHED.fetch_add(count, Ordering::SeqCst);
         },
+        move_to_group: |_, _, _| {},
         count_work: || {},
         move_work: |_, _, _| {},
         shed_idle: || {},

@@ -317,7 +317,7 @@ fn start(engine: &HttpLoop) {
         if names.is_empty() {
             // Errors about a single answer were passed over already: the socket itself is broken, and to ask again
             // at once would spin.
-            engine.log.log_plain(
+            engine.log().log_plain(
                 LogLevel::Error,
                 format_args!(
                     "acme: a server with \"acme_certificate\" has no complete name; wildcards require the DNS challenge, \
@@ -350,7 +350,7 @@ fn start(engine: &HttpLoop) {
             state: Arc::clone(state),
             resolver: Arc::clone(&resolver.resolver),
             resolver_timeout: resolver.timeout,
-            log: engine.log.clone(),
+            log: engine.log(),
             orders,
         };
         tasks.push(rt::spawn_handle("acme", keeper.run()).abort_on_drop());

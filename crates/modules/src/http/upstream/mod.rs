@@ -225,7 +225,7 @@ fn start(engine: &HttpLoop) {
     let names = NameWatchers::watch_group_names(
         site.main_confs.get::<UpstreamGroups>(),
         site.outer_confs.get::<ResolverConf>(),
-        &engine.log,
+        &engine.log(),
     );
     // Drops those of the previous configuration, which end with that.
     NAMES.replace(Some(names));

@@ -50,9 +50,21 @@ pub struct StreamSocket {
 pub struct DetachedSocket(OwnedFd, SocketAddress);
 
 impl DetachedSocket {
+    /// A connection that another process has accepted.
+    pub fn of(fd: OwnedFd) -> io::Result<Self> {
+        let peer = SocketAddress::from_any(rustix::net::getpeername(&fd)?);
+        Ok(DetachedSocket(fd, peer))
+    }
+
     /// Binds the connection to this thread's loop.
     pub fn attach(self) -> StreamSocket {
         StreamSocket::accepted(self.0, self.1)
+    }
+}
+
+impl AsFd for DetachedSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
