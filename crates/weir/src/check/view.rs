@@ -214,7 +214,9 @@ impl<'t> CheckedTree<'t> {
             nodes.iter().any(|node| {
                 let raw = match &node.block {
                     conf::BlockContent::Raw(script) => script.text.contains_str(text),
-                    conf::BlockContent::None | conf::BlockContent::Nodes(_) => false,
+                    conf::BlockContent::None
+                    | conf::BlockContent::Nodes(_)
+                    | conf::BlockContent::Known(_) => false,
                 };
                 let words = std::iter::once(&node.name).chain(&node.args);
                 raw || words.into_iter().any(|word| word.text.contains_str(text))

@@ -48,6 +48,7 @@ impl MasterProcess {
                     "worker process {process} rejected the configuration and keeps the previous one"
                 );
                 self.log().log_plain(LogLevel::Error, text);
+                self.return_to_previous(number);
                 let why = String::from_utf8_lossy(why).into_owned();
                 self.report_outcome(AwaitedAction::Configuration(number), false, &why);
             }
@@ -161,6 +162,8 @@ impl MasterProcess {
     /// In the child: drops everything that belongs to the master, so that a socket the master
     /// closes later is not kept open here.
     fn become_worker(&mut self, channel: Channel, rules: Option<&SandboxRules>) -> ! {
+        self.loaded.abandon_kept();
+        self.previous.clear();
         self.workers.clear();
         self.other = None;
         self.orphans.clear();
@@ -355,6 +358,9 @@ impl MasterProcess {
                 );
                 self.log().log_plain(LogLevel::Alert, text);
                 let text = "the worker process could not be started; see the error log\n";
+                if !worker.is_serving {
+                    self.return_to_previous(self.number);
+                }
                 self.report_outcome(AwaitedAction::Configuration(self.number), false, text);
                 if !self.has_served && self.workers.is_empty() {
                     // The sockets would accept connections that are never answered, and the service
