@@ -92,6 +92,7 @@ mod realip;
 mod records;
 mod referer;
 mod reload;
+mod reload_changes;
 mod resolver;
 mod retries;
 mod rewriting;

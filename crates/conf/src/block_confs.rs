@@ -173,6 +173,14 @@ impl BlockConfs {
         slots.into_iter().map(|slot| slot.conf).collect()
     }
 
+    /// The structs of a group, shared: for a block that is read again with other blocks inside.
+    pub fn group(&self, group: usize) -> Vec<Arc<dyn AnyConf>> {
+        self.groups[group]
+            .iter()
+            .map(|slot| Arc::clone(&slot.conf))
+            .collect()
+    }
+
     /// The tables of a group.
     pub fn tables(&self, group: usize) -> &[&'static dyn DirectiveRows] {
         &self.index.groups[group]

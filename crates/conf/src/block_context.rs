@@ -13,9 +13,10 @@ use crate::diagnostic::{Diagnostic, render_diagnostic};
 use crate::directive_contexts::{Contexts, SERVER};
 use crate::expression::{Expression, ExpressionPart};
 use crate::file_source::FileSource;
+use crate::known_blocks::BlockSource;
 use crate::system_needs::{PathUse, SystemNeeds, literal_folder};
 use crate::table::DirectiveRows;
-use crate::tree::SourceMap;
+use crate::tree::{BlockPlace, SourceMap};
 use crate::variable::{VariableNames, VariableRegistry};
 
 /// The maximum number of messages shown. A mistake in a file that is included everywhere can cause
@@ -42,6 +43,14 @@ pub struct ConfigurationBuild {
     pub sources: SourceMap,
     /// Registries that several modules use: zones, log formats, caches.
     pub shared: TypeMap,
+    /// What is only of use while this reading lasts: [`BlockContext::momentary`].
+    pub momentary: TypeMap,
+    /// A line has done what a reload cannot take over: [`BlockContext::shared`]. Looked at after each server.
+    pub must_read_all: bool,
+    /// The same, wherever the line is: [`DirectiveLine::must_read_all`](crate::DirectiveLine::must_read_all).
+    pub must_always_read_all: bool,
+    /// The `server` blocks of `http` that were parsed.
+    pub blocks: HashMap<BlockPlace, BlockSource>,
     /// All messages so far.
     pub diagnostics: Vec<Diagnostic>,
     /// What the program calls itself in messages: `weir` or `nginx`.
@@ -68,6 +77,10 @@ impl ConfigurationBuild {
             files,
             sources,
             shared: TypeMap::default(),
+            momentary: TypeMap::default(),
+            must_read_all: false,
+            must_always_read_all: false,
+            blocks: HashMap::new(),
             diagnostics: Vec::new(),
             program: "weir".to_owned(),
             tables: Vec::new(),
@@ -270,8 +283,27 @@ impl<'b> BlockContext<'b> {
     }
 
     /// The registry that modules share under type `T`, made by `Default` at first use.
+    ///
+    /// A reload takes over servers that have not changed, without applying their lines again. What those lines have left in
+    /// a registry would be missing. So a configuration in which a server uses this is read anew as a whole; a registry for
+    /// which there is a better answer is reached by [`BlockContext::lasting`] or [`BlockContext::momentary`].
     pub fn shared<T: Default + Any>(&mut self) -> &mut T {
+        self.build.must_read_all = true;
         self.build.shared.get_or_default()
+    }
+
+    /// As [`BlockContext::shared`], for a registry that reloads take over: as long as nothing but servers changes, it stays,
+    /// with all that servers have put in, and servers that stay keep what they have taken from it. So an entry must mean
+    /// the same for every server, and do no harm once no server uses it.
+    pub fn lasting<T: Default + Any>(&mut self) -> &mut T {
+        self.build.shared.get_or_default()
+    }
+
+    /// As [`BlockContext::shared`], for a registry that only saves work within one reading. At a reload, it begins empty,
+    /// and lacks what servers that stay have put in. What a server takes from it must not depend on other servers, and
+    /// must be noted as read ([`DirectiveLine::files`](crate::DirectiveLine::files)) if it comes from a file.
+    pub fn momentary<T: Default + Any>(&mut self) -> &mut T {
+        self.build.momentary.get_or_default()
     }
 
     /// The place of the first directive with this name in this block; `None` if its value is

@@ -13,6 +13,7 @@ use crate::block_confs::{AnyConf, downcast};
 ///
 /// They stand in chunks, and blocks share the chunks in which they do not differ: a location that
 /// sets one thing costs a chunk and not the whole list.
+#[derive(Default)]
 pub struct ConfSet {
     positions: Arc<ConfPositions>,
     chunks: Box<[Arc<ConfChunk>]>,
@@ -83,6 +84,7 @@ impl ConfSets {
 
 /// Where the struct of each type is: a table with open addressing, at most half full. A request asks
 /// it many times.
+#[derive(Default)]
 struct ConfPositions {
     slots: Box<[Option<(TypeId, u16)>]>,
 }

@@ -382,6 +382,21 @@ impl<'a> DirectiveLine<'a, '_> {
         self.level.shared()
     }
 
+    /// The same, kept by reloads: [`BlockContext::lasting`].
+    pub fn lasting<T: Default + Any>(&mut self) -> &mut T {
+        self.level.lasting()
+    }
+
+    /// The same, empty at each reload: [`BlockContext::momentary`].
+    pub fn momentary<T: Default + Any>(&mut self) -> &mut T {
+        self.level.momentary()
+    }
+
+    /// Every reload has to apply this line again, and so all others.
+    pub fn must_read_all(&mut self) {
+        self.level.build.must_always_read_all = true;
+    }
+
     /// The path of a word, and what it is for; a relative one counts from the directory of the
     /// configuration file.
     pub fn path(&self, path_use: PathUse, word: &DirectiveWord) -> PathBuf {

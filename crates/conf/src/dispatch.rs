@@ -64,6 +64,34 @@ pub fn dispatch(
     }
 }
 
+/// Applies those of `nodes` whose blocks inherit to structs that all other nodes have already been applied to: for a reload
+/// in which only such blocks have changed.
+pub fn dispatch_blocks(nodes: &[DirectiveNode], confs: &mut BlockConfs, level: &mut BlockContext) {
+    let rows = confs.index();
+    for (index, node) in nodes.iter().enumerate() {
+        let name = node.name.text.to_str().unwrap_or_default();
+        let Some(id) = confs.find(name, level.context) else {
+            continue;
+        };
+        let info = rows.info(id);
+        if info.kind != SetterKind::Deferred {
+            continue;
+        }
+        if let Err(error) = check_form(node, &info) {
+            level.report(error);
+            continue;
+        }
+        let mut line = DirectiveLine {
+            node,
+            level,
+            index,
+            repeated: None,
+        };
+        let result = rows.table(id).apply_deferred(id.row, &mut line, confs);
+        report_failure(result, node, &info, None, level);
+    }
+}
+
 /// A directive whose block inherits, so that it is applied after all others.
 struct DeferredNode<'n> {
     node: Cow<'n, DirectiveNode>,

@@ -4,7 +4,8 @@
 //! A worker, which may not be able to read those files any more, builds the same configuration from
 //! the recording. So everything that belongs to the configuration must be read through [`FileSource`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -30,6 +31,115 @@ pub trait FileSource {
     /// Everything read so far, if it is being recorded.
     fn recorded(&self) -> Option<&FileSnapshot> {
         None
+    }
+
+    /// What was read since this was last called, if that is being tracked.
+    fn take_uses(&mut self) -> Option<Vec<FileUse>> {
+        None
+    }
+}
+
+/// What was read while a block was parsed or applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileUse {
+    /// A file: its content, or the number of the error.
+    Read(PathBuf, Result<ContentHash, i32>),
+    /// The files that match a pattern.
+    Glob(PathBuf, Vec<PathBuf>),
+}
+
+/// Stands for a content that need not be kept, such as a private key: its length and two hashes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContentHash(usize, u64, u64);
+
+impl ContentHash {
+    /// The hash of a content.
+    pub fn of(content: &[u8]) -> ContentHash {
+        let mut hashers = (DefaultHasher::new(), DefaultHasher::new());
+        hashers.1.write_u8(1);
+        content.hash(&mut hashers.0);
+        content.hash(&mut hashers.1);
+        ContentHash(content.len(), hashers.0.finish(), hashers.1.finish())
+    }
+}
+
+/// Files that are compared with what was read before. Each is looked at once, however many blocks have read it.
+#[derive(Debug, Default)]
+pub struct PresentFiles {
+    read: HashMap<PathBuf, Result<ContentHash, i32>>,
+    globs: HashMap<PathBuf, Option<Vec<PathBuf>>>,
+}
+
+impl PresentFiles {
+    /// Whether the same would be read.
+    pub fn is_current(&mut self, used: &FileUse, files: &mut dyn FileSource) -> bool {
+        match used {
+            FileUse::Read(path, before) => {
+                if !self.read.contains_key(path) {
+                    let content = files.read_shared(path);
+                    let content = content.map(|content| ContentHash::of(&content));
+                    let content = content.map_err(|error| error.raw_os_error().unwrap_or(EIO));
+                    self.read.insert(path.clone(), content);
+                }
+                self.read.get(path) == Some(before)
+            }
+            FileUse::Glob(pattern, before) => {
+                if !self.globs.contains_key(pattern) {
+                    let found = files.glob(pattern).ok();
+                    self.globs.insert(pattern.clone(), found);
+                }
+                self.globs.get(pattern).and_then(Option::as_ref) == Some(before)
+            }
+        }
+    }
+}
+
+/// Other files, with a list of what is read from them.
+pub struct TrackedFiles {
+    files: Box<dyn FileSource>,
+    /// `None` before anyone asks.
+    uses: Option<Vec<FileUse>>,
+}
+
+impl TrackedFiles {
+    /// Tracks what is read from `files`.
+    pub fn new(files: Box<dyn FileSource>) -> TrackedFiles {
+        TrackedFiles { files, uses: None }
+    }
+}
+
+impl FileSource for TrackedFiles {
+    fn read(&mut self, path: &Path) -> io::Result<Vec<u8>> {
+        self.read_shared(path).map(|content| content.to_vec())
+    }
+
+    fn read_shared(&mut self, path: &Path) -> io::Result<Arc<[u8]>> {
+        let content = self.files.read_shared(path);
+        if let Some(uses) = &mut self.uses {
+            let noted = match &content {
+                Ok(content) => Ok(ContentHash::of(content)),
+                Err(error) => Err(error.raw_os_error().unwrap_or(EIO)),
+            };
+            uses.push(FileUse::Read(path.to_owned(), noted));
+        }
+        content
+    }
+
+    fn glob(&mut self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
+        let paths = self.files.glob(pattern)?;
+        if let Some(uses) = &mut self.uses {
+            uses.push(FileUse::Glob(pattern.to_owned(), paths.clone()));
+        }
+        Ok(paths)
+    }
+
+    fn recorded(&self) -> Option<&FileSnapshot> {
+        self.files.recorded()
+    }
+
+    fn take_uses(&mut self) -> Option<Vec<FileUse>> {
+        let uses = self.uses.replace(Vec::new());
+        Some(uses.unwrap_or_default())
     }
 }
 

@@ -100,6 +100,12 @@ impl<'t> Lexer<'t> {
         self.at as u32
     }
 
+    /// The place of the first byte of the next statement.
+    pub(crate) fn next_place(&mut self) -> Span {
+        self.skip_space();
+        self.span(self.at, self.at)
+    }
+
     pub(crate) fn skip(&mut self, bytes: usize) {
         self.at = (self.at + bytes).min(self.text.len());
     }

@@ -24,11 +24,13 @@ pub mod expression;
 pub mod file_source;
 mod former_directives;
 pub mod glob;
+pub mod known_blocks;
 mod lexer;
 pub mod long_block;
 mod lua;
 mod missing_signs;
 pub mod nginx_directives;
+pub mod outside_hash;
 pub mod parse;
 pub mod pattern;
 pub mod regex;
@@ -48,9 +50,12 @@ pub use conf_set::{ConfSet, ConfSets};
 pub use diagnostic::{Diagnostic, DiagnosticPlace, Severity, render_diagnostic};
 pub use directive_contexts::*;
 pub use directive_line::DirectiveLine;
-pub use dispatch::dispatch;
+pub use dispatch::{dispatch, dispatch_blocks};
 pub use expression::{Expression, ExpressionPart};
-pub use file_source::{DiskFiles, FileRecorder, FileSnapshot, FileSource};
+pub use file_source::{
+    DiskFiles, FileRecorder, FileSnapshot, FileSource, FileUse, PresentFiles, TrackedFiles,
+};
+pub use known_blocks::{BlockSource, KnownBlocks};
 pub use long_block::{BlockLines, LongBlock};
 pub use pattern::CapturingPattern;
 pub use regex::{Captures, Regex};
@@ -64,7 +69,7 @@ pub use tree::{
     parse_tree,
 };
 pub use variable::{
-    NoVariables, VarId, Variable, VariableDefinition, VariableGet, VariableNames, VariableRegistry,
-    VariableScope, VariableTable,
+    NoVariables, VarId, Variable, VariableCheckpoint, VariableDefinition, VariableGet,
+    VariableNames, VariableRegistry, VariableScope, VariableTable, VariableUses,
 };
 pub use variable_values::{CapturedGroups, VariableCycle, VariableValues};

@@ -54,10 +54,15 @@ impl LongBlock {
         }
     }
 
+    /// The texts that have the lines, in their order.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = &[u8]> {
+        let runs = self.runs.iter();
+        runs.map(|run| &run.text[run.start as usize..run.end as usize])
+    }
+
     /// Whether a line may contain this text: `false` is certain.
     pub fn may_contain(&self, text: &[u8]) -> bool {
-        self.runs.iter().any(|run| {
-            let lines = &run.text[run.start as usize..run.end as usize];
+        self.texts().any(|lines| {
             // An escape can hide any text.
             lines.contains(&b'\\') || lines.contains_str(text)
         })

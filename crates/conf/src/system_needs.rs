@@ -63,6 +63,17 @@ impl SystemNeeds {
         set.insert(path.components().collect());
     }
 
+    /// Adds the needs of a part.
+    pub fn merge(&mut self, part: &SystemNeeds) {
+        self.read.extend(part.read.iter().cloned());
+        self.write.extend(part.write.iter().cloned());
+        self.roots.extend(part.roots.iter().cloned());
+        self.changes_roots |= part.changes_roots;
+        self.unix_sockets |= part.unix_sockets;
+        self.executable_memory |= part.executable_memory;
+        self.transparent |= part.transparent;
+    }
+
     /// Inspects all words of a configuration.
     pub fn read_words(&mut self, nodes: &[DirectiveNode]) {
         for node in nodes {

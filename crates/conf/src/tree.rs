@@ -18,8 +18,9 @@ use base::text::errno_text;
 use base::{BStr, BString, ByteSlice, Span};
 
 use crate::diagnostic::{Diagnostic, DiagnosticPlace};
-use crate::file_source::FileSource;
+use crate::file_source::{ContentHash, FileSource, FileUse};
 use crate::glob;
+use crate::known_blocks::{BlockSource, KnownBlocks};
 use crate::lexer::{Lexer, PlacedWord, StatementEnd};
 use crate::long_block::{BlockDraft, BlockLines, LongBlock};
 use crate::lua;
@@ -28,13 +29,18 @@ use crate::missing_signs::{self, MissingBrace};
 pub use crate::source_map::{SourceKind, SourceMap, SourceText};
 
 /// A configuration that was read.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct ConfigurationTree {
     /// The nodes of the command line's `-g`, then those of the file.
     pub nodes: Vec<DirectiveNode>,
     /// The texts that the spans point into.
     pub sources: SourceMap,
+    /// The `server` blocks of `http` that were parsed, by the place where each begins.
+    pub blocks: HashMap<BlockPlace, BlockSource>,
 }
+
+/// The place where a block begins: its text and the offset in it.
+pub type BlockPlace = (base::FileId, u32);
 
 /// One directive.
 #[derive(Clone, Debug)]
@@ -86,6 +92,8 @@ pub enum BlockContent {
     Long(Box<LongBlock>),
     /// Text of another language (`content_by_lua_block`).
     Raw(Box<DirectiveWord>),
+    /// A block that was skipped, because an earlier reading knows it: its number in [`KnownBlocks`].
+    Known(usize),
 }
 
 impl BlockContent {
@@ -94,7 +102,7 @@ impl BlockContent {
         match self {
             BlockContent::Nodes(nodes) => nodes,
             BlockContent::Long(block) => block.nodes(),
-            BlockContent::None | BlockContent::Raw(_) => &[],
+            BlockContent::None | BlockContent::Raw(_) | BlockContent::Known(_) => &[],
         }
     }
 
@@ -103,7 +111,9 @@ impl BlockContent {
         match self {
             BlockContent::Nodes(nodes) => BlockLines::of_nodes(nodes),
             BlockContent::Long(block) => block.lines(),
-            BlockContent::None | BlockContent::Raw(_) => BlockLines::of_nodes(&[]),
+            BlockContent::None | BlockContent::Raw(_) | BlockContent::Known(_) => {
+                BlockLines::of_nodes(&[])
+            }
         }
     }
 
@@ -112,7 +122,7 @@ impl BlockContent {
         match self {
             BlockContent::Nodes(_) => true,
             BlockContent::Long(block) => block.may_contain(text),
-            BlockContent::None | BlockContent::Raw(_) => false,
+            BlockContent::None | BlockContent::Raw(_) | BlockContent::Known(_) => false,
         }
     }
 }
@@ -149,6 +159,16 @@ pub fn parse_tolerant(
     files: &mut dyn FileSource,
     extra_globals: Option<&str>,
 ) -> (ConfigurationTree, Vec<Diagnostic>) {
+    parse_changes(path, files, extra_globals, None)
+}
+
+/// As [`parse_tolerant`], but skips the blocks that are known.
+pub fn parse_changes(
+    path: &Path,
+    files: &mut dyn FileSource,
+    extra_globals: Option<&str>,
+    known: Option<&mut KnownBlocks>,
+) -> (ConfigurationTree, Vec<Diagnostic>) {
     let mut parser = TreeParser {
         files,
         conf_prefix: path.parent().unwrap_or(Path::new("/")).to_owned(),
@@ -157,6 +177,11 @@ pub fn parse_tolerant(
         diagnostics: Vec::new(),
         including: Vec::new(),
         unclosed: false,
+        known,
+        open: 0,
+        in_http: false,
+        uses: None,
+        blocks: HashMap::new(),
     };
     let mut draft = BlockDraft::default();
     if let Some(text) = extra_globals {
@@ -167,10 +192,16 @@ pub fn parse_tolerant(
     let TreeParser {
         sources,
         mut diagnostics,
+        blocks,
         ..
     } = parser;
     sources.sort(&mut diagnostics);
-    (ConfigurationTree { nodes, sources }, diagnostics)
+    let tree = ConfigurationTree {
+        nodes,
+        sources,
+        blocks,
+    };
+    (tree, diagnostics)
 }
 
 struct TreeParser<'f> {
@@ -184,6 +215,16 @@ struct TreeParser<'f> {
     including: Vec<PathBuf>,
     /// A block of the current file has no end.
     unclosed: bool,
+    /// The blocks of the reading before.
+    known: Option<&'f mut KnownBlocks>,
+    /// How many braces are open, over all files.
+    open: usize,
+    /// The outermost of them is that of `http`.
+    in_http: bool,
+    /// What is read within the current `server` block of `http`.
+    uses: Option<Vec<FileUse>>,
+    /// The `server` blocks of `http`.
+    blocks: HashMap<BlockPlace, BlockSource>,
 }
 
 /// The surroundings of a sequence of statements.
@@ -273,8 +314,9 @@ impl TreeParser<'_> {
     }
 
     fn text_of(&mut self, path: &Path, from: Option<Span>) -> Option<Arc<[u8]>> {
-        if let Some(text) = self.texts.get(path) {
-            return Some(text.clone());
+        if let Some(text) = self.texts.get(path).cloned() {
+            self.note_use(path, &text);
+            return Some(text);
         }
         match self.files.read_shared(path) {
             // Spans count bytes in 32 bits.
@@ -284,6 +326,7 @@ impl TreeParser<'_> {
             }
             Ok(text) => {
                 self.texts.insert(path.to_owned(), text.clone());
+                self.note_use(path, &text);
                 Some(text)
             }
             Err(error) => {
@@ -302,6 +345,60 @@ impl TreeParser<'_> {
                     from,
                 );
                 None
+            }
+        }
+    }
+
+    fn note_use(&mut self, path: &Path, text: &[u8]) {
+        if let Some(uses) = &mut self.uses {
+            let used = FileUse::Read(path.to_owned(), Ok(ContentHash::of(text)));
+            uses.push(used);
+        }
+    }
+
+    /// Whether a statement here is one of `http` itself.
+    fn is_in_http(&self) -> bool {
+        self.in_http && self.open == 1
+    }
+
+    /// Skips a block that the reading before knows.
+    fn skip_known(&mut self, lexer: &mut Lexer, depth: usize) -> Option<DirectiveNode> {
+        if !self.is_in_http() {
+            return None;
+        }
+        let known = self.known.as_mut()?;
+        let head = lexer.next_place();
+        let text = &self.sources.get(head.file)?.text;
+        let path = self.including.last()?;
+        let (number, end) = known.take_next(text, head.start, (path, depth), &mut *self.files)?;
+        lexer.skip((end - head.start) as usize);
+        let name = DirectiveWord {
+            text: BString::from("server"),
+            span: head,
+            quoted: false,
+        };
+        Some(DirectiveNode {
+            name,
+            args: Box::default(),
+            block: BlockContent::Known(number),
+            head,
+            span: Span { end, ..head },
+        })
+    }
+
+    /// Keeps the text of a `server` block of `http`, and replaces the block if the reading before knows it.
+    fn keep_source(&mut self, span: Span, depth: usize, block: &mut BlockContent) {
+        let uses = self.uses.take().unwrap_or_default();
+        let (Some(source), Some(path)) = (self.sources.get(span.file), self.including.last())
+        else {
+            return;
+        };
+        let parsed = BlockSource::new(&source.text, span, path.clone(), depth, uses);
+        let known = self.known.as_mut();
+        match known.and_then(|known| known.take_same(&parsed, &mut *self.files)) {
+            Some(number) => *block = BlockContent::Known(number),
+            None => {
+                self.blocks.insert((span.file, span.start), parsed);
             }
         }
     }
@@ -327,6 +424,11 @@ impl TreeParser<'_> {
         let text = text.cloned().unwrap_or_default();
         draft.begin_run(&text, lexer);
         loop {
+            if let Some(node) = self.skip_known(lexer, depth) {
+                draft.expand(node.span.start);
+                draft.push(node);
+                continue;
+            }
             let statement = lexer.statement(&mut words, &mut self.diagnostics);
             let end = statement.span.end;
             match statement.end {
@@ -393,25 +495,40 @@ impl TreeParser<'_> {
             let args: Box<[_]> = args.iter().map(|word| lexer.resolve(*word)).collect();
             (lexer.resolve(*name), args)
         });
+        let is_named = |found: &str| named.as_ref().is_some_and(|(name, _)| name.is(found));
         let raw = named
             .as_ref()
             .is_some_and(|(name, _)| name.text.ends_with(b"_by_lua_block"));
-        let (block, end) = if raw {
+        let is_server = self.is_in_http() && words.len() == 1 && is_named("server");
+        if is_server {
+            self.uses = Some(Vec::new());
+        }
+        let (mut block, end) = if raw {
             self.lua(lexer, head)
         } else {
             let mut inside = BlockDraft::default();
+            let outermost = self.open == 0;
+            if outermost {
+                self.in_http = is_named("http");
+            }
+            self.open += 1;
             let end = self.statements(
                 lexer,
                 StatementSurroundings::Braces(head),
                 depth + 1,
                 &mut inside,
             );
+            self.open -= 1;
+            self.in_http &= !outermost;
             (inside.into_content(), end)
         };
         let Some((name, args)) = named else {
             return; // "unexpected {" has been said.
         };
         let span = Span { end, ..head };
+        if is_server {
+            self.keep_source(span, depth, &mut block);
+        }
         if name.is("include") {
             return self.error(
                 "directive \"include\" is not terminated by \";\"".to_owned(),
@@ -484,6 +601,9 @@ impl TreeParser<'_> {
         }
         match self.files.glob(&path) {
             Ok(paths) => {
+                if let Some(uses) = &mut self.uses {
+                    uses.push(FileUse::Glob(path, paths.clone()));
+                }
                 for path in paths {
                     self.file(&path, Some(node.head), depth + 1, draft);
                 }

@@ -243,13 +243,57 @@ pub struct VariableRegistry<R: 'static> {
     /// Names that are used now need not exist.
     tentative: bool,
     texts: MultilineTexts,
+    /// What the current server uses, while it is read.
+    record: Option<VariableUses>,
 }
+
+/// The variables that a server uses, to be noted again when a reload takes it over.
+#[derive(Clone, Debug, Default)]
+pub struct VariableUses {
+    /// Each variable, and whether it must exist.
+    ids: Vec<(VarId, bool)>,
+    /// Those that the server sets.
+    settable: Vec<Arc<str>>,
+    /// Multi-line texts that it assigns.
+    texts: Vec<(Arc<str>, BString)>,
+    /// It has defined a variable, or asked which ones are defined: both depend on other servers.
+    is_special: bool,
+}
+
+impl VariableUses {
+    /// Whether it can be taken over.
+    pub fn can_be_repeated(&self) -> bool {
+        !self.is_special
+    }
+
+    fn use_id(&mut self, id: VarId, required: bool) {
+        // Servers name few variables, most of them several times in a row.
+        match self.ids.iter_mut().find(|(known, _)| *known == id) {
+            Some((_, known)) => *known |= required,
+            None => self.ids.push((id, required)),
+        }
+    }
+}
+
+/// The state of a registry before the first server was read.
+pub struct VariableCheckpoint<R: 'static> {
+    known: HashMap<Arc<str>, VariableDefinition<R>>,
+    used: Vec<UsedVariable>,
+    texts: MultilineTexts,
+}
+
+/// How many variables that are no longer used a registry may remember, besides as many as are used: each is an empty slot in
+/// every request's cache.
+const MAX_UNUSED: usize = 64;
 
 /// The multi-line texts that the configuration assigns, by variable.
 type MultilineTexts = HashMap<Arc<str>, Vec<BString>>;
 
+#[derive(Clone)]
 struct UsedVariable {
     name: Arc<str>,
+    /// It is used in this configuration, and not only in one before a reload.
+    in_use: bool,
     /// It must exist. A name that need not, and does not, is empty.
     required: bool,
     /// Where it was used first.
@@ -272,7 +316,62 @@ impl<R: 'static> VariableRegistry<R> {
             ids: HashMap::new(),
             tentative: false,
             texts: HashMap::new(),
+            record: None,
         }
+    }
+
+    /// The present state, to return to when the servers are read again.
+    pub fn checkpoint(&self) -> VariableCheckpoint<R> {
+        VariableCheckpoint {
+            known: self.known.clone(),
+            used: self.used.clone(),
+            texts: self.texts.clone(),
+        }
+    }
+
+    /// Returns to a checkpoint. Only numbers stay: servers that are taken over contain them.
+    pub fn return_to(&mut self, checkpoint: &VariableCheckpoint<R>) {
+        self.known.clone_from(&checkpoint.known);
+        self.texts.clone_from(&checkpoint.texts);
+        for (index, used) in self.used.iter_mut().enumerate() {
+            match checkpoint.used.get(index) {
+                Some(before) => used.clone_from(before),
+                None => (used.in_use, used.required, used.span) = (false, false, None),
+            }
+        }
+        self.tentative = false;
+    }
+
+    /// Begins to note what a server uses.
+    pub fn start_recording(&mut self) {
+        self.record = Some(VariableUses::default());
+    }
+
+    /// What was used since [`VariableRegistry::start_recording`].
+    pub fn take_recording(&mut self) -> VariableUses {
+        self.record.take().unwrap_or_default()
+    }
+
+    /// Notes what a server uses that is taken over.
+    pub fn repeat(&mut self, uses: &VariableUses) {
+        for &(id, required) in &uses.ids {
+            let used = &mut self.used[id.0 as usize];
+            used.in_use = true;
+            used.required |= required;
+        }
+        for name in &uses.settable {
+            self.define_slot(name.clone());
+        }
+        for (name, text) in &uses.texts {
+            let texts = self.texts.entry(name.clone()).or_default();
+            texts.push(text.clone());
+        }
+    }
+
+    /// Whether so many variables are no longer used that numbers should be given anew.
+    pub fn is_sparse(&self) -> bool {
+        let unused = self.used.iter().filter(|used| !used.in_use).count();
+        unused > MAX_UNUSED.max(self.used.len() / 2)
     }
 
     /// Adds the variables of a module.
@@ -298,6 +397,9 @@ impl<R: 'static> VariableRegistry<R> {
     ) -> Result<VarId, String> {
         let name = self.changeable_name(name)?;
         definition.name = name.clone();
+        if let Some(record) = &mut self.record {
+            record.is_special = true;
+        }
         // A variable keeps its setter: `set $args` must still change the arguments.
         if let Some(former) = self.known.get(&name) {
             definition.set = definition.set.or(former.set);
@@ -310,21 +412,32 @@ impl<R: 'static> VariableRegistry<R> {
     /// definition, too, that applies until it is set.
     pub fn settable_id(&mut self, name: &str) -> Result<VarId, String> {
         let name = self.changeable_name(name)?;
-        if !self.known.contains_key(&name) {
-            let definition = VariableDefinition {
-                name: name.clone(),
-                ..VariableDefinition::new(VariableGet::Slot)
-            };
-            self.known.insert(name.clone(), definition);
+        if let Some(record) = &mut self.record
+            && !record.settable.contains(&name)
+        {
+            record.settable.push(name.clone());
         }
+        self.define_slot(name.clone());
         Ok(self.id_of(name, None))
+    }
+
+    fn define_slot(&mut self, name: Arc<str>) {
+        let slot = |name: &Arc<str>| VariableDefinition {
+            name: name.clone(),
+            ..VariableDefinition::new(VariableGet::Slot)
+        };
+        let place = self.known.entry(name);
+        place.or_insert_with_key(slot);
     }
 
     /// Notes a text that the configuration gives a variable. What matters are line ends in it,
     /// which then come from the configuration and not from a client: see [`VariableTable::is_written`].
     pub fn note_text(&mut self, name: &str, text: &[u8]) {
         if Self::is_noted(text) {
-            let name = name.to_ascii_lowercase().into();
+            let name: Arc<str> = name.to_ascii_lowercase().into();
+            if let Some(record) = &mut self.record {
+                record.texts.push((name.clone(), text.into()));
+            }
             self.texts.entry(name).or_default().push(text.into());
         }
     }
@@ -346,8 +459,17 @@ impl<R: 'static> VariableRegistry<R> {
     }
 
     fn id_of(&mut self, name: Arc<str>, span: Option<Span>) -> VarId {
+        let id = self.number_of(name, span);
+        if let Some(record) = &mut self.record {
+            record.use_id(id, !self.tentative);
+        }
+        id
+    }
+
+    fn number_of(&mut self, name: Arc<str>, span: Option<Span>) -> VarId {
         if let Some(&id) = self.ids.get(&name) {
             let used = &mut self.used[id.0 as usize];
+            used.in_use = true;
             if !self.tentative && !used.required {
                 used.required = true;
                 used.span = span;
@@ -357,6 +479,7 @@ impl<R: 'static> VariableRegistry<R> {
         let id = VarId(self.used.len() as u32);
         self.used.push(UsedVariable {
             name: name.clone(),
+            in_use: true,
             required: !self.tentative,
             span,
         });
@@ -365,13 +488,19 @@ impl<R: 'static> VariableRegistry<R> {
     }
 
     /// Whether a name is defined so far, by itself or by a family.
-    pub fn is_defined(&self, name: &str) -> bool {
+    pub fn is_defined(&mut self, name: &str) -> bool {
+        if let Some(record) = &mut self.record {
+            record.is_special = true;
+        }
         let name = name.to_ascii_lowercase();
         self.known.contains_key(&*name) || family(&self.families, &name).is_some()
     }
 
     /// The names that are defined so far, families with a `*` after them.
-    pub fn names(&self) -> impl Iterator<Item = String> {
+    pub fn names(&mut self) -> impl Iterator<Item = String> {
+        if let Some(record) = &mut self.record {
+            record.is_special = true;
+        }
         let families = self.families.iter().map(|row| format!("{}*", row.name));
         self.known
             .keys()
@@ -380,7 +509,7 @@ impl<R: 'static> VariableRegistry<R> {
     }
 
     /// Closes the registry: by now every name in use must be defined.
-    pub fn finish(self) -> Result<VariableTable<R>, Vec<Diagnostic>> {
+    pub fn finish(&self) -> Result<VariableTable<R>, Vec<Diagnostic>> {
         let mut definitions = Vec::with_capacity(self.used.len());
         let mut errors = Vec::new();
         for used in &self.used {
@@ -396,12 +525,14 @@ impl<R: 'static> VariableRegistry<R> {
         if !errors.is_empty() {
             return Err(errors);
         }
+        let in_use = |id: &VarId| self.used[id.0 as usize].in_use;
+        let ids = self.ids.iter().filter(|(_, id)| in_use(id));
         Ok(VariableTable {
             definitions,
-            ids: self.ids,
-            known: self.known,
-            families: self.families,
-            texts: self.texts,
+            ids: ids.map(|(name, id)| (name.clone(), *id)).collect(),
+            known: self.known.clone(),
+            families: self.families.clone(),
+            texts: self.texts.clone(),
         })
     }
 
@@ -431,6 +562,9 @@ impl<R: 'static> VariableNames for VariableRegistry<R> {
 
     fn require(&mut self, id: VarId) {
         self.used[id.0 as usize].required = true;
+        if let Some(record) = &mut self.record {
+            record.use_id(id, true);
+        }
     }
 
     fn slot_of(&mut self, name: &str) -> Option<Result<VarId, String>> {

@@ -36,6 +36,7 @@ fn shape_of(node: &DirectiveNode) -> String {
             "{out}{{{}}}",
             content.nodes().iter().map(shape_of).collect::<String>()
         ),
+        BlockContent::Known(number) => format!("{out}[{number}]"),
         BlockContent::Raw(word) => format!("{out}<{}>", word.text),
     }
 }

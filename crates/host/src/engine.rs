@@ -73,6 +73,13 @@ pub trait EngineConfiguration: Send + Sync {
         Vec::new()
     }
 
+    /// How many servers it has.
+    fn server_count(&self) -> usize;
+
+    /// Whether a loop or a request still holds a part of it. Whoever asks holds the configuration, so that its memory is
+    /// not freed on a loop.
+    fn is_in_use(&self) -> bool;
+
     /// Called once when the process is about to exit, on no loop, while some loops may still run: saves what the
     /// next start can use. What is not done by `deadline` is skipped.
     fn before_exit(&self, deadline: Instant) {
@@ -358,6 +365,13 @@ impl ZoneRegistry {
         zone.clone()
             .downcast()
             .unwrap_or_else(|_| unreachable!("the key holds the type"))
+    }
+
+    /// The zone of this type and name, if there is one: for a configuration that may still be refused.
+    pub fn get<T: Any + Send + Sync>(&self, name: &str) -> Option<Arc<T>> {
+        let zones = self.by_name.lock();
+        let zone = zones.get(&(TypeId::of::<T>(), name.to_owned()))?;
+        zone.clone().downcast().ok()
     }
 
     /// Replaces the zone of this type and name, as when a reload changes its size.

@@ -148,6 +148,14 @@ impl EngineConfiguration for HttpConfiguration {
         }
     }
 
+    fn server_count(&self) -> usize {
+        self.frozen.servers.len()
+    }
+
+    fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.frozen) > 1
+    }
+
     fn before_exit(&self, deadline: std::time::Instant) {
         for module in self.modules.iter() {
             (module.end)(&self.frozen, deadline);

@@ -36,9 +36,9 @@ pub struct FrozenHttp {
     /// The settings of the modules' location tables at the level of `http {}`, for what belongs to no location.
     pub outer_confs: ConfSet,
     /// All servers, in the order of the configuration.
-    pub servers: Vec<HttpServer>,
-    /// All locations of all servers, `if` blocks and `limit_except` blocks too.
-    pub locations: Vec<Location>,
+    pub servers: Vec<Arc<HttpServer>>,
+    /// The locations of each server, `if` blocks and `limit_except` blocks too.
+    pub(crate) locations: Vec<Arc<[Location]>>,
     /// The listening addresses, each with the servers behind it.
     pub endpoints: Vec<Arc<ListenEndpoint>>,
     /// Every variable that the configuration knows.
@@ -65,7 +65,12 @@ impl FrozenHttp {
 
     /// The location with this number.
     pub fn location(&self, id: LocationId) -> &Location {
-        &self.locations[id.0 as usize]
+        &self.locations[id.block as usize][id.index as usize]
+    }
+
+    /// All locations.
+    pub fn all_locations(&self) -> impl Iterator<Item = &Location> {
+        self.locations.iter().flat_map(|list| list.iter())
     }
 }
 
@@ -91,9 +96,39 @@ pub struct HttpServer {
     pub phases: HttpPhaseHandlers,
     /// Whether one of its locations may accept CONNECT; otherwise the method is refused when the head is checked.
     pub takes_connect: bool,
+    /// Whether it has a certificate, or rejects handshakes: known even if the rest is not needed.
+    pub(crate) handshakes: HandshakeAbility,
+}
+
+/// What a server can do with a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HandshakeAbility {
+    /// It has a certificate.
+    Accepts,
+    /// `ssl_reject_handshake`, without a certificate.
+    Rejects,
+    /// Neither.
+    None,
 }
 
 impl HttpServer {
+    /// Only what the check of a configuration asks of servers.
+    pub(crate) fn without_locations(&self) -> HttpServer {
+        HttpServer {
+            name: self.name.clone(),
+            core: Arc::clone(&self.core),
+            confs: ConfSet::default(),
+            tls: None,
+            handshake: None,
+            root: self.root,
+            tree: LocationTree::default(),
+            named: Vec::new(),
+            phases: HttpPhaseHandlers::default(),
+            takes_connect: self.takes_connect,
+            handshakes: self.handshakes,
+        }
+    }
+
     /// The named location `@name`; `name` begins with the `@`.
     pub fn named_location(&self, name: &BStr) -> Option<LocationId> {
         let index = self

@@ -33,6 +33,7 @@ mod h2;
 pub mod handler;
 pub mod http_loop;
 pub mod http_site;
+pub mod kept_servers;
 mod lifecycle;
 mod limit_rate;
 mod lingering_close;

@@ -175,7 +175,9 @@ impl ScriptSteps {
     /// Adds the step of a line, at the line's position.
     pub fn add(line: &mut DirectiveLine, step: impl ScriptStep + 'static) {
         let index = line.index;
-        line.shared::<ScriptSteps>().0.push((index, Arc::new(step)));
+        line.lasting::<ScriptSteps>()
+            .0
+            .push((index, Arc::new(step)));
     }
 }
 

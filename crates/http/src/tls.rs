@@ -20,7 +20,7 @@ use crate::byte_stream::ByteStream;
 use crate::client::{AskedName, HttpClient, server_of_name};
 use crate::core::ResolverConf;
 use crate::http_loop::HttpLoop;
-use crate::http_site::{FrozenHttp, HttpSite, ServerId};
+use crate::http_site::{FrozenHttp, HandshakeAbility, HttpSite, ServerId};
 use crate::listen::ListenEndpoint;
 use crate::module::{HandshakeRefused, SessionStorage, internal_status};
 use crate::request::Request;
@@ -524,26 +524,16 @@ pub(crate) fn check_configuration(frozen: &FrozenHttp, places: &[Span], line: &m
         return;
     }
     for endpoint in frozen.endpoints.iter().filter(|endpoint| endpoint.tls) {
-        let usable = |server: ServerId| {
-            let service = frozen.server(server).tls.as_ref();
-            service.is_some_and(|service| service.settings.is_some())
-        };
+        let ability = |server: ServerId| frozen.server(server).handshakes;
         let default = endpoint.default_server;
-        let rejects = frozen
-            .server(default)
-            .tls
-            .as_ref()
-            .is_some_and(|service| service.rejects);
-        if usable(default) {
+        if ability(default) == HandshakeAbility::Accepts {
             continue;
         }
         // A default server with `ssl_reject_handshake` needs none itself, as long as the others have theirs.
-        let missing = match rejects {
-            false => Some(default),
-            true => endpoint.servers.iter().copied().find(|server| {
-                let service = frozen.server(*server).tls.as_ref();
-                !usable(*server) && !service.is_some_and(|service| service.rejects)
-            }),
+        let is_unable = |server: &ServerId| ability(*server) == HandshakeAbility::None;
+        let missing = match ability(default) {
+            HandshakeAbility::Accepts | HandshakeAbility::None => Some(default),
+            HandshakeAbility::Rejects => endpoint.servers.iter().copied().find(is_unable),
         };
         if let Some(server) = missing {
             let span = places.get(server.0 as usize).copied();

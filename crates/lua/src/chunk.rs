@@ -241,6 +241,8 @@ impl LuaChunk {
         for folder in LIBRARIES {
             line.level.build.in_prefix(conf::PathUse::Read, folder);
         }
+        // A reload reads code again and runs it anew.
+        line.must_read_all();
         let numbers = line.shared::<ChunkCount>();
         numbers.0 += 1;
         Arc::new(LuaChunk {

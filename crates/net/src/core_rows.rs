@@ -44,6 +44,6 @@ pub fn error_log(log: &mut Logger, line: &mut DirectiveLine) -> Result<(), Diagn
     let words: Vec<&[u8]> = line.args().iter().map(|word| &**word.text).collect();
     let prefix = line.level.build.in_prefix(conf::PathUse::Opened, "");
     let target = ErrorLogTarget::parse(&words, &prefix).map_err(|message| line.error(message))?;
-    *log = log.with_target(target, line.shared::<LogFiles>());
+    *log = log.with_target(target, line.lasting::<LogFiles>());
     Ok(())
 }

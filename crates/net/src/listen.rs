@@ -60,6 +60,7 @@ fn resolve(line: &DirectiveLine, name: &BStr) -> Result<Vec<IpAddr>, Diagnostic>
         )
     };
     let name = name.to_str().map_err(|_| not_found())?;
+    crate::upstream::note_name_asked();
     let found = (name, 0).to_socket_addrs().map_err(|_| not_found())?;
     let mut ips: Vec<IpAddr> = found.map(|address| address.ip()).collect();
     // getaddrinfo may return an address once for each socket type.

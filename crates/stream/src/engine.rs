@@ -114,6 +114,14 @@ impl EngineConfiguration for StreamConfiguration {
             .collect()
     }
 
+    fn server_count(&self) -> usize {
+        self.frozen.servers.len()
+    }
+
+    fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.frozen) > 1
+    }
+
     fn start_loop(self: Arc<Self>, context: LoopContext) -> Box<dyn LoopEngine> {
         let all = context
             .zones

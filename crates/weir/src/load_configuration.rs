@@ -16,12 +16,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use conf::diagnostic::first_line;
+use conf::outside_hash::{OutsideHash, hash_outside};
 use conf::{
-    BlockConfs, BlockContext, ConfigurationBuild, Diagnostic, DirectiveNode, DiskFiles,
-    FileRecorder, FileSnapshot, FileSource, MAIN, NoVariables, PathUse, SourceMap, SystemNeeds,
+    BlockConfs, BlockContext, ConfigurationBuild, ConfigurationTree, Diagnostic, DirectiveNode,
+    DiskFiles, FileRecorder, FileSnapshot, FileSource, KnownBlocks, MAIN, NoVariables, PathUse,
+    PresentFiles, SourceMap, SystemNeeds, TrackedFiles, TypeMap,
 };
 use host::engine::{EngineConfiguration, MainSettings};
 use host::error_log::{self, LogFiles, Logger};
+use http::kept_servers::KeptHttp;
 
 use crate::core_conf::{CoreConf, RowContext};
 use crate::foreign_format::recognise_format;
@@ -83,7 +86,21 @@ pub(crate) struct LoadedConfiguration {
     pub(crate) own_folders: Vec<OwnFolder>,
     /// The warnings, with the files they refer to.
     pub(crate) messages: LoadMessages,
+    /// What the next reading can begin with.
+    pub(crate) kept: Option<KeptReading>,
+    /// How many servers were taken over from the reading before, and how many there are. `None`: everything was read.
+    pub(crate) taken_over: Option<(usize, usize)>,
 }
+
+/// What a reading leaves to the next one, so that this need not build again what has not changed.
+pub(crate) struct KeptReading {
+    /// Stands for everything outside of `http`'s servers.
+    outside: OutsideHash,
+    http: KeptHttp,
+}
+
+/// How large the part outside of servers may be for a master to keep what it has built of it: a `map` may have a million rows.
+const MAX_KEPT_BY_MASTER: usize = 1 << 20;
 
 impl LoadedConfiguration {
     /// Drops what only a serving process needs, which with thousands of servers is nearly
@@ -91,8 +108,22 @@ impl LoadedConfiguration {
     /// lost, and no page of it is held twice.
     pub(crate) fn forget_engines(&mut self) {
         self.engines.clear();
+        self.kept = self
+            .kept
+            .take()
+            .filter(|kept| kept.outside.size <= MAX_KEPT_BY_MASTER);
+        if let Some(kept) = &mut self.kept {
+            kept.http.forget_locations();
+        }
         self.messages.forget_sources();
         host::process::give_memory_back();
+    }
+
+    /// Drops, in a child of the master, what the master's next reading begins with.
+    pub(crate) fn abandon_kept(&mut self) {
+        if let Some(kept) = self.kept.take() {
+            kept.http.abandon();
+        }
     }
 
     /// Writes the warnings to the error log.
@@ -209,23 +240,22 @@ impl LoadMessages {
 /// with.
 pub(crate) fn load_from_disk(
     startup: &StartupSettings,
+    kept: Option<KeptReading>,
 ) -> Result<LoadedConfiguration, LoadFailure> {
+    let log_files = LogFiles::default();
     match &startup.text {
         Some(text) => {
             let disk = OverlayFiles {
                 path: startup.paths.configuration.clone(),
                 text: text.clone(),
             };
-            load(
-                startup,
-                Box::new(FileRecorder::new(disk)),
-                LogFiles::default(),
-            )
+            load(startup, Box::new(FileRecorder::new(disk)), log_files, kept)
         }
         None => load(
             startup,
             Box::new(FileRecorder::new(DiskFiles)),
-            LogFiles::default(),
+            log_files,
+            kept,
         ),
     }
 }
@@ -251,17 +281,91 @@ impl FileSource for OverlayFiles {
     }
 }
 
-/// Builds the configuration from `files`. The logs that it names are added to `log_files`.
+/// Builds the configuration from `files`. The logs that it names are added to `log_files`. Servers that have not changed since
+/// the reading that left `kept` are taken over from it.
 pub(crate) fn load(
     startup: &StartupSettings,
-    mut files: Box<dyn FileSource>,
+    files: Box<dyn FileSource>,
     log_files: LogFiles,
+    kept: Option<KeptReading>,
 ) -> Result<LoadedConfiguration, LoadFailure> {
+    let mut files: Box<dyn FileSource> = Box::new(TrackedFiles::new(files));
+    if let Some(kept) = kept {
+        match load_changes(startup, files, kept) {
+            ChangedReading::Complete(loaded) => return Ok(*loaded),
+            ChangedReading::MustReadAll(given_back) => files = given_back,
+        }
+    }
     let path = &startup.paths.configuration;
     // Goes on after syntax errors, so that one run reports all of them. nginx stops at the first.
     let (tree, errors) = conf::parse_tolerant(path, &mut *files, startup.globals.as_deref());
+    apply(startup, files, tree, errors, log_files, None).map_err(|failed| failed.1)
+}
+
+/// What became of the attempt to read changes only.
+enum ChangedReading {
+    Complete(Box<LoadedConfiguration>),
+    /// More than servers has changed, or there is an error, whose message is worth a complete reading.
+    MustReadAll(Box<dyn FileSource>),
+}
+
+/// Reads the servers that have changed.
+fn load_changes(
+    startup: &StartupSettings,
+    mut files: Box<dyn FileSource>,
+    mut kept: KeptReading,
+) -> ChangedReading {
+    let path = &startup.paths.configuration;
+    let mut present = PresentFiles::default();
+    let mut outside = kept.http.outside_files().iter();
+    if !outside.all(|used| present.is_current(used, &mut *files)) {
+        return ChangedReading::MustReadAll(files);
+    }
+    let mut blocks = KnownBlocks::new(kept.http.take_sources());
+    let globals = startup.globals.as_deref();
+    let (tree, errors) = conf::tree::parse_changes(path, &mut *files, globals, Some(&mut blocks));
+    if !errors.is_empty() || hash_outside(&tree.nodes) != kept.outside {
+        return ChangedReading::MustReadAll(files);
+    }
+    let count = blocks.found.len();
+    for (number, source) in blocks.found {
+        kept.http.put_source(number, source);
+    }
+    // What is taken over refers to log files by this set.
+    let log_files = kept.http.log_files().unwrap_or_default();
+    let http = Some(kept.http);
+    match apply(startup, files, tree, errors, log_files.clone(), http) {
+        Ok(mut loaded) => {
+            let engines = loaded.engines.iter();
+            let all = engines.map(|engine| engine.server_count()).sum();
+            loaded.taken_over = Some((count, all));
+            // Those that only servers named which are gone.
+            log_files.prune_unused();
+            ChangedReading::Complete(Box::new(loaded))
+        }
+        Err((files, _)) => ChangedReading::MustReadAll(files),
+    }
+}
+
+/// A failure, and the files to try again with.
+type FailedReading = (Box<dyn FileSource>, LoadFailure);
+
+/// Applies a tree to structs.
+fn apply(
+    startup: &StartupSettings,
+    files: Box<dyn FileSource>,
+    tree: ConfigurationTree,
+    errors: Vec<Diagnostic>,
+    log_files: LogFiles,
+    kept: Option<KeptHttp>,
+) -> Result<LoadedConfiguration, FailedReading> {
     let mut build = new_build(startup, files, tree.sources, log_files.clone());
     build.diagnostics = errors;
+    build.blocks = tree.blocks;
+    let reads_changes = kept.is_some();
+    if let Some(kept) = kept {
+        build.momentary.insert(kept);
+    }
     // Unix sockets and `transparent` are recognised as words, whatever directive they belong to.
     build.needs().read_words(&tree.nodes);
     // If the file could not be read, more errors would only hide the reason.
@@ -287,11 +391,19 @@ pub(crate) fn load(
     build
         .diagnostics
         .extend(crate::worker_groups::diagnostics(&tree.nodes, groups));
+    let is_complete = build.momentary.get::<KeptHttp>().is_some()
+        && !build.must_always_read_all
+        && !build.has_errors();
+    if reads_changes && !is_complete {
+        let messages = LoadMessages::new(Vec::new(), SourceMap::default(), Vec::new());
+        return Err((build.files, LoadFailure(messages)));
+    }
+    let outside = hash_outside(&tree.nodes);
     let nodes = match startup.testing {
         true => tree.nodes,
         false => Vec::new(),
     };
-    finish(startup, build, confs, nodes, log_files)
+    finish(startup, build, confs, (nodes, outside), log_files)
 }
 
 /// The error about the main file, which could not be read, with what to do.
@@ -331,9 +443,9 @@ fn finish(
     startup: &StartupSettings,
     mut build: ConfigurationBuild,
     mut confs: BlockConfs,
-    nodes: Vec<DirectiveNode>,
+    (nodes, outside): (Vec<DirectiveNode>, OutsideHash),
     log_files: LogFiles,
-) -> Result<LoadedConfiguration, LoadFailure> {
+) -> Result<LoadedConfiguration, FailedReading> {
     // Decided before the messages are moved out of the builder below.
     let failed = build.has_errors();
     // In the order in which nginx would have met them: it stops at the first error, and that one
@@ -349,6 +461,8 @@ fn finish(
             let main = core.main(build.shared.get_or_default::<RowContext>(), prefix);
             let engines = std::mem::take(&mut core.engines);
             let core = core.clone();
+            let kept = keep(startup, build.momentary.take(), build.shared, engines.len());
+            let kept = kept.map(|http| KeptReading { outside, http });
             let directories = engines.iter().flat_map(|engine| engine.directories());
             Ok(LoadedConfiguration {
                 log: core.log.clone(),
@@ -361,10 +475,27 @@ fn finish(
                 files: log_files,
                 own_folders: startup.paths.own_folders.clone(),
                 messages,
+                kept,
+                taken_over: None,
             })
         }
-        Some(_) | None => Err(LoadFailure(messages)),
+        Some(_) | None => Err((build.files, LoadFailure(messages))),
     }
+}
+
+/// What the next reading can begin with, if this process ever reads again and there is nothing besides `http` that shares
+/// registries with it.
+fn keep(
+    startup: &StartupSettings,
+    http: Option<KeptHttp>,
+    shared: TypeMap,
+    engines: usize,
+) -> Option<KeptHttp> {
+    let mut http = http.filter(|_| !startup.testing && engines == 1)?;
+    if http.is_complete_reading() {
+        http.shared = shared;
+    }
+    Some(http)
 }
 
 /// What else can be started when there is no configuration yet.
@@ -448,14 +579,16 @@ pub(crate) mod tests {
             daemonized: false.into(),
             service_watchdog: Default::default(),
         };
-        load(&startup, Box::new(files), LogFiles::default()).map_err(|LoadFailure(messages)| {
-            messages
-                .diagnostics
-                .iter()
-                .filter(|diagnostic| diagnostic.severity.is_fatal())
-                .map(|diagnostic| first_line(diagnostic, &messages.sources))
-                .collect()
-        })
+        load(&startup, Box::new(files), LogFiles::default(), None).map_err(
+            |LoadFailure(messages)| {
+                messages
+                    .diagnostics
+                    .iter()
+                    .filter(|diagnostic| diagnostic.severity.is_fatal())
+                    .map(|diagnostic| first_line(diagnostic, &messages.sources))
+                    .collect()
+            },
+        )
     }
 
     fn errors(text: &str) -> Vec<String> {

@@ -34,7 +34,7 @@ pub(crate) fn run(arguments: &ProxyArguments) -> i32 {
             return 1;
         }
     };
-    let loaded = match load_from_disk(&startup) {
+    let loaded = match load_from_disk(&startup, None) {
         Ok(loaded) => loaded,
         Err(failure) => {
             failure.0.print_without_places("weir");

@@ -68,7 +68,7 @@ pub(crate) fn run(
     modes::narrow_umask();
     let log = early_log(&startup);
     let startup_log = StartupLog::with_stderr(&log, identity.program());
-    let mut loaded = match load_from_disk(&startup) {
+    let mut loaded = match load_from_disk(&startup, None) {
         Ok(loaded) => loaded,
         Err(failure) => return report_failure(&startup, options, &failure, &log),
     };
@@ -262,7 +262,7 @@ pub(crate) fn check(
             return 2;
         }
     };
-    let messages = match load_from_disk(&startup) {
+    let messages = match load_from_disk(&startup, None) {
         Ok(loaded) => loaded.messages,
         Err(failure) => failure.0,
     };
@@ -359,7 +359,7 @@ pub(crate) fn upgrade(
     let log = Logger::default();
     let startup_log = StartupLog::with_stderr(&log, identity.program());
     // The new binary would reject it, too.
-    let loaded = match load_from_disk(&startup) {
+    let loaded = match load_from_disk(&startup, None) {
         Ok(loaded) => loaded,
         Err(failure) => return report_failure(&startup, options, &failure, &log),
     };

@@ -85,7 +85,7 @@ fn start(prepared: PreparedServe, arguments: &ServeArguments) -> i32 {
     } = prepared;
     // The text is generated, so an error is about an argument, and places in the text would mean nothing to the
     // user.
-    let loaded = match load_from_disk(&startup) {
+    let loaded = match load_from_disk(&startup, None) {
         Ok(loaded) => loaded,
         Err(failure) => {
             failure.0.print_without_places("weir");

@@ -172,7 +172,7 @@ impl SingleProcess {
     fn reload(&mut self) {
         let log = self.worker.log().clone();
         log.log_plain(LogLevel::Notice, format_args!("reconfiguring"));
-        let loaded = match crate::load_configuration::load_from_disk(&self.startup) {
+        let loaded = match crate::load_configuration::load_from_disk(&self.startup, None) {
             Ok(loaded) => loaded,
             Err(failure) => return failure.log(&log),
         };

@@ -17,7 +17,7 @@
 use std::collections::HashSet;
 use std::io::{self, PipeReader, PipeWriter, Read as _};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Weak, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use host::channel::Channel;
@@ -32,7 +32,7 @@ use net::tls::TicketSecret;
 
 use crate::core_conf::CoreConf;
 use crate::handover::{self, ConnectionSender};
-use crate::load_configuration::{LoadedConfiguration, StartupSettings};
+use crate::load_configuration::{KeptReading, LoadedConfiguration, StartupSettings, load};
 use crate::message::{GenerationMessage, OpenLogs};
 use crate::watchdog::{LoopActions, LoopWatchdog};
 use crate::worker_loop::{
@@ -69,10 +69,13 @@ pub(crate) struct WorkerLoops {
     loops: Vec<Arc<LoopSlot>>,
     /// Loops that a reload has removed and that finish their requests, by the number of their slot.
     retiring: HashSet<u64>,
+    /// What the next configuration can take over of this one.
+    kept: Option<KeptReading>,
     /// The configuration in use.
     current: Vec<Arc<dyn EngineConfiguration>>,
-    /// Configurations that connections may still use, oldest first.
-    old: Vec<Vec<Weak<dyn EngineConfiguration>>>,
+    /// Configurations that connections may still use, oldest first. Held here, so that none is freed on a loop: that can
+    /// take longer than a request may wait.
+    old: Vec<Vec<Arc<dyn EngineConfiguration>>>,
     /// At how many of the next checks log files without a user are closed.
     prunes_left: u32,
     /// `worker_shutdown_timeout`; zero means no limit.
@@ -119,6 +122,7 @@ impl WorkerLoops {
             log,
             loops: Vec::new(),
             retiring: HashSet::new(),
+            kept: None,
             current: Vec::new(),
             old: Vec::new(),
             prunes_left: 0,
@@ -158,21 +162,27 @@ impl WorkerLoops {
         // Before the configuration is built: its messages may already go to the new logs.
         self.attach(&generation.logs);
         let files = Box::new(generation.snapshot.clone());
-        let mut loaded =
-            match crate::load_configuration::load(&self.startup, files, self.files.clone()) {
-                Ok(loaded) => loaded,
-                Err(failure) => {
-                    failure.log(&self.log);
-                    return Err(failure.0.text(self.startup.identity.program()));
-                }
-            };
+        let mut loaded = match load(&self.startup, files, self.files.clone(), self.kept.take()) {
+            Ok(loaded) => loaded,
+            Err(failure) => {
+                failure.log(&self.log);
+                return Err(failure.0.text(self.startup.identity.program()));
+            }
+        };
         // A valid configuration has been shown and logged by the master; the texts are large.
         loaded.messages.forget_sources();
         if !self.has_configuration() {
             // Returning memory locks the allocator, and so far no loop could be waiting for it.
             host::process::give_memory_back();
         }
-        self.apply_loaded(loaded, generation)
+        let (kept, taken_over) = (loaded.kept.take(), loaded.taken_over);
+        self.apply_loaded(loaded, generation)?;
+        self.kept = kept;
+        if let Some((count, all)) = taken_over {
+            let text = format_args!("{count} of {all} servers were taken over");
+            self.log.log_plain(LogLevel::Info, text);
+        }
+        Ok(())
     }
 
     /// Puts a valid configuration into use: what can fail comes first and changes nothing for the loops; then the
@@ -232,13 +242,11 @@ impl WorkerLoops {
         self.configure_watchdog(&loop_slots, &loaded.core);
         let old = std::mem::replace(&mut self.current, loaded.engines);
         if !first {
-            // Weak references: this list must not itself keep a configuration alive.
-            self.old.push(old.iter().map(Arc::downgrade).collect());
+            self.old.push(old);
         }
         // Only now, because until here a message was more likely about the previous configuration.
         crate::prepare::redirect_stderr(&self.log, &generation.logs);
-        // Files that only the old configuration names are closed with its last user: here, or in `forget_old`.
-        drop(old);
+        // Files that only the old configuration names are closed with its last user: see `forget_old`.
         self.files.prune_unused();
         Ok(())
     }
@@ -618,7 +626,7 @@ impl WorkerLoops {
         let log = &self.log;
         let before = self.old.len();
         self.old.retain(|engines| {
-            let used = engines.iter().any(|engine| engine.strong_count() > 0);
+            let used = engines.iter().any(|engine| engine.is_in_use());
             if !used {
                 log.log_plain(
                     LogLevel::Notice,

@@ -41,6 +41,8 @@ pub struct LogFiles {
     by_path: Arc<Mutex<BTreeMap<PathBuf, Arc<LogFile>>>>,
     /// Those that write to files which are not in this set.
     buffers: Arc<Mutex<LineBuffers>>,
+    /// The files that were asked for since [`LogFiles::take_asked`].
+    asked: Arc<Mutex<Vec<Arc<LogFile>>>>,
 }
 
 /// Buffers that may be gone by now.
@@ -65,6 +67,20 @@ fn release(buffers: &Mutex<LineBuffers>) {
 impl LogFiles {
     /// The file of this path. The same path always gives the same file; nothing is opened here.
     pub fn file_for_path(&self, path: &Path) -> Arc<LogFile> {
+        let file = self.find_or_add(path);
+        let mut asked = self.asked.lock();
+        if !asked.iter().any(|known| Arc::ptr_eq(known, &file)) {
+            asked.push(file.clone());
+        }
+        file
+    }
+
+    /// The files that were asked for since this was last called: those that a server names, while it is read.
+    pub fn take_asked(&self) -> Vec<Arc<LogFile>> {
+        std::mem::take(&mut *self.asked.lock())
+    }
+
+    fn find_or_add(&self, path: &Path) -> Arc<LogFile> {
         let mut files = self.by_path.lock();
         if let Some(file) = files.get(path) {
             return file.clone();
@@ -90,11 +106,12 @@ impl LogFiles {
 
     /// Writes `path` to `descriptor` from now on: the first descriptor, or the one after a reopen.
     pub fn attach(&self, path: &Path, descriptor: OwnedFd, how: LogWriteMode) {
-        self.file_for_path(path).attach(descriptor, how);
+        self.find_or_add(path).attach(descriptor, how);
     }
 
     /// Drops files that a reload no longer names.
     pub fn prune_unused(&self) {
+        self.take_asked();
         let mut files = self.by_path.lock();
         files.retain(|_, file| Arc::strong_count(file) > 1);
     }

@@ -202,7 +202,7 @@ impl CacheZones {
     /// The cache of this name, for a line that refers to it. As in nginx, it may be declared further down.
     pub fn refer_to_zone(line: &mut DirectiveLine, name: &BStr) -> Arc<CacheZone> {
         let referred = Some((line.node.span, line.name().to_string()));
-        let caches = line.shared::<CacheZones>().clone();
+        let caches = line.lasting::<CacheZones>().clone();
         let mut map = caches.map();
         let make = || {
             Arc::new(CacheZone {

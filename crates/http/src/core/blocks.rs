@@ -27,7 +27,7 @@ pub(crate) struct HandedDown(pub(crate) Option<BlockReaders>);
 
 /// The builder's functions, while a configuration is being read.
 fn readers(line: &mut DirectiveLine) -> BlockReaders {
-    let handed_down = line.shared::<HandedDown>().0;
+    let handed_down = line.lasting::<HandedDown>().0;
     handed_down.expect("the builder of `http {}` leaves its functions before it reads the block")
 }
 

@@ -347,7 +347,7 @@ fn aio(conf: &mut DeliveryConf, line: &mut DirectiveLine) -> Result<(), Diagnost
                 let span = line.node.span;
                 // A constant name can be checked now. A name with variables is looked up per request.
                 if let Some(constant) = name.constant() {
-                    line.shared::<super::blocks::WantedPools>()
+                    line.lasting::<super::blocks::WantedPools>()
                         .add_pool(constant, span);
                 }
                 Aio::Pool(name)

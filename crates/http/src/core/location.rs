@@ -563,7 +563,7 @@ pub static DIRECTIVES: DirectiveTable<LocationConf> = DirectiveTable::<LocationC
     // A block without `error_log` inherits. At the outermost level there is nothing to inherit, so `http` uses the main
     // log.
     if outer.is_none() && level.seen_directive("error_log").is_none() {
-        conf.log = level.shared::<MainLog>().0.clone();
+        conf.log = level.lasting::<MainLog>().0.clone();
     }
     Ok(())
 });
@@ -616,7 +616,7 @@ fn client_body_temp_path(
     // The levels are accepted without effect. They exist to keep directories small, and temporary files here are not
     // left in a directory under a name.
     conf.client_body_temp_path = line.temporary_path(line.arg(0));
-    line.shared::<blocks::RequiredDirectories>()
+    line.lasting::<blocks::RequiredDirectories>()
         .0
         .insert(conf.client_body_temp_path.clone());
     Ok(())

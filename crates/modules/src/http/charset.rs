@@ -57,7 +57,7 @@ static MAPS: DirectiveTable<CharsetMainConf> = DirectiveTable::new(&[Directive {
           omitted.",
     set: Setter::Block(Arity::exactly(2), RepeatRule::Many, |_, line| {
         let map = CharsetMap::read(line)?;
-        let maps = &mut line.shared::<CharsetMaps>().0;
+        let maps = &mut line.lasting::<CharsetMaps>().0;
         if maps.iter().any(|known| known.is_same_pair(&map)) {
             let (from, to) = (line.text(0), line.text(1));
             return Err(line.error(format!(
@@ -66,7 +66,7 @@ static MAPS: DirectiveTable<CharsetMainConf> = DirectiveTable::new(&[Directive {
         }
         maps.push(Arc::new(map));
         let (from, to) = (line.text(0).to_owned(), line.text(1).to_owned());
-        let names = line.shared::<CharsetNames>();
+        let names = line.lasting::<CharsetNames>();
         names.add(from.as_bstr());
         names.add(to.as_bstr());
         Ok(())
@@ -184,7 +184,7 @@ fn charset(line: &mut DirectiveLine) -> Result<Option<Expression>, Diagnostic> {
         // has.
         false if !line.text(0).starts_with(b"$") => {
             let name = line.text(0).to_owned();
-            line.shared::<CharsetNames>().add(name.as_bstr());
+            line.lasting::<CharsetNames>().add(name.as_bstr());
             Ok(Some(Expression::literal(name.as_bstr())))
         }
         false => line.expression(0).map(Some),
@@ -194,8 +194,8 @@ fn charset(line: &mut DirectiveLine) -> Result<Option<Expression>, Diagnostic> {
 /// Gives each block the maps. A pair of charsets without a map is an error now, since maps can
 /// follow the lines that need them.
 fn take_maps(conf: &mut Conf, _: Option<&Conf>, block: &mut Block) -> Result<(), Diagnostic> {
-    conf.maps = block.shared::<CharsetMaps>().0.as_slice().into();
-    conf.names = block.shared::<CharsetNames>().clone();
+    conf.maps = block.lasting::<CharsetMaps>().0.as_slice().into();
+    conf.names = block.lasting::<CharsetNames>().clone();
     let (Some(to), Some(from)) = (&conf.charset, &conf.source) else {
         return Ok(());
     };

@@ -25,6 +25,7 @@ mod probe;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use bstr::{BString, ByteSlice};
@@ -55,7 +56,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     ..HttpModule::EMPTY
 };
 
-static CONDITIONS: DirectiveTable<MatchBlocks> = DirectiveTable::new(&[Directive {
+static CONDITIONS: DirectiveTable<MatchBlocks> = DirectiveTable::<MatchBlocks>::new(&[Directive {
     name: "match",
     syntax: "name { ... }",
     default: None,
@@ -79,7 +80,11 @@ static CONDITIONS: DirectiveTable<MatchBlocks> = DirectiveTable::new(&[Directive
             }
         }
     }),
-}]);
+}])
+.finish(|conditions, _, level| {
+    conditions.1.clone_from(level.lasting::<ChecksInUse>());
+    Ok(())
+});
 
 static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     name: "health_check",
@@ -95,13 +100,18 @@ static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
           with `persistent`, the state from before a reload is kept.",
     set: Setter::Custom(Arity::ANY, RepeatRule::Once, |conf, line| {
         conf.check = Some(Arc::new(read(line)?));
+        line.lasting::<ChecksInUse>().0.store(true, Relaxed);
         Ok(())
     }),
 }]);
 
 /// The `match` blocks by name.
 #[derive(Clone, Default)]
-struct MatchBlocks(HashMap<BString, Arc<MatchCondition>>);
+struct MatchBlocks(HashMap<BString, Arc<MatchCondition>>, ChecksInUse);
+
+/// Whether a location has checks: to look at hundreds of thousands takes a loop longer than a request should wait.
+#[derive(Clone, Default)]
+struct ChecksInUse(Arc<AtomicBool>);
 
 #[derive(Clone, Default)]
 struct Conf {
@@ -207,7 +217,9 @@ fn start(engine: &HttpLoop) {
     }
     let site = engine.site();
     let mut tasks = Vec::new();
-    for location in &site.locations {
+    let is_used = site.main_confs.get::<MatchBlocks>().1.0.load(Relaxed);
+    let locations = is_used.then(|| site.all_locations());
+    for location in locations.into_iter().flatten() {
         let Some(check) = &location.confs.get::<Conf>().check else {
             continue;
         };

@@ -30,6 +30,11 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         zones::report_undeclared::<ConnZoneDeclaration, ConnCounters>(line, "limit_conn_zone")
     },
     accept: |site, zones| site.main_confs.get::<ConnZones>().adopt_states(zones, KIND),
+    commit: |site, zones| {
+        site.main_confs
+            .get::<ConnZones>()
+            .commit_states(zones, KIND)
+    },
     ..HttpModule::EMPTY
 };
 

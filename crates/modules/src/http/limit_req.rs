@@ -43,6 +43,10 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         zones::report_undeclared::<ReqZoneDeclaration, RequestBuckets>(line, "limit_req_zone")
     },
     accept: |site, zones| site.main_confs.get::<ReqZones>().adopt_states(zones),
+    commit: |site, zones| {
+        let all = &site.main_confs.get::<ReqZones>().0;
+        all.iter().for_each(|zone| zone.commit_state(zones, KIND));
+    },
     ..HttpModule::EMPTY
 };
 

@@ -70,6 +70,8 @@ pub(crate) const fn row<C, S: ClientScope>(contexts: Contexts) -> Directive<C> {
 /// Reads `geoip2 FILE { … }` and defines its variables.
 fn read<S: ClientScope>(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let path = line.path(conf::PathUse::Opened, line.arg(0));
+    // Databases are large, and replaced often: a reload is asked to look.
+    line.must_read_all();
     let content = line.files().read(&path);
     let reader = content
         .map_err(|error| base::text::errno_text(&error))

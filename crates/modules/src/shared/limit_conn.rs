@@ -245,6 +245,13 @@ impl ConnZones {
         }
         Ok(())
     }
+
+    /// Makes the zones those that later configurations find.
+    pub(crate) fn commit_states(&self, zones: &host::engine::ZoneRegistry, kind: &str) {
+        for zone in &self.0 {
+            zone.commit_state(zones, kind);
+        }
+    }
 }
 
 impl ConnLimitPolicy {

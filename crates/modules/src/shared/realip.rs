@@ -91,6 +91,7 @@ fn resolve_host(line: &DirectiveLine) -> Result<Vec<IpAddr>, Diagnostic> {
     let text = line.text(0);
     let not_found = || line.error_at(0, format!("host not found in set_real_ip_from \"{text}\""));
     let name = text.to_str().map_err(|_| not_found())?;
+    net::upstream::note_name_asked();
     let found = (name, 0).to_socket_addrs().map_err(|_| not_found())?;
     Ok(found.map(|address| address.ip()).collect())
 }

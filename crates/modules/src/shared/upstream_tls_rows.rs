@@ -193,12 +193,12 @@ struct TlsPrefixes(BTreeSet<&'static str>);
 /// Notes that the block passes requests on over TLS, so that its settings are needed. `prefix` is
 /// `proxy_`, for example.
 pub(crate) fn require_tls(line: &mut DirectiveLine, prefix: &'static str) {
-    line.shared::<TlsPrefixes>().0.insert(prefix);
+    line.lasting::<TlsPrefixes>().0.insert(prefix);
 }
 
 /// Whether [`require_tls`] has been called in this block.
 pub(crate) fn is_tls_required(prefix: &str, level: &mut BlockContext) -> bool {
-    level.shared::<TlsPrefixes>().0.contains(prefix)
+    level.lasting::<TlsPrefixes>().0.contains(prefix)
 }
 
 /// Builds the TLS settings of a block, if they are used. Called when its rows have been applied.
@@ -208,7 +208,7 @@ pub(crate) fn finish(
     prefix: &str,
     level: &mut BlockContext,
 ) -> Result<(), Diagnostic> {
-    tls.is_used |= level.shared::<TlsPrefixes>().0.remove(prefix);
+    tls.is_used |= level.lasting::<TlsPrefixes>().0.remove(prefix);
     // A block without lines of its own shares what the outer block built.
     let seen = |row| {
         level

@@ -108,8 +108,8 @@ impl<D, S> SharedZone<D, S> {
 }
 
 impl<D, S: ZoneState> SharedZone<D, S> {
-    /// Finds the state that an earlier configuration left, or creates it. That configuration keeps its own reference, so
-    /// it is not affected even if this one is refused.
+    /// Finds the state that an earlier configuration left, or creates one. Others find it only after
+    /// [`SharedZone::commit_state`]: this configuration may still be refused, and must leave nothing behind then.
     pub(crate) fn adopt_state(
         &self,
         zones: &host::engine::ZoneRegistry,
@@ -119,14 +119,22 @@ impl<D, S: ZoneState> SharedZone<D, S> {
         let Some((size, declared)) = self.declared.get() else {
             unreachable!("a configuration with a zone that nobody declares is refused");
         };
-        let key = format!("{kind} {}", self.name);
-        let mut state = zones.get_or_create(&key, || create(*size, declared));
+        let known = zones.get::<S>(&self.key(kind));
         // As in nginx, a zone with a new size starts empty.
-        if state.size() != *size {
-            state = Arc::new(create(*size, declared));
-            zones.replace(&key, Arc::clone(&state));
+        let known = known.filter(|state| state.size() == *size);
+        let state = || known.unwrap_or_else(|| Arc::new(create(*size, declared)));
+        Arc::clone(self.state.get_or_init(state))
+    }
+
+    /// Makes the adopted state the one that later configurations find.
+    pub(crate) fn commit_state(&self, zones: &host::engine::ZoneRegistry, kind: &str) {
+        if let Some(state) = self.state.get() {
+            zones.replace(&self.key(kind), Arc::clone(state));
         }
-        Arc::clone(self.state.get_or_init(|| state))
+    }
+
+    fn key(&self, kind: &str) -> String {
+        format!("{kind} {}", self.name)
     }
 }
 
@@ -161,7 +169,7 @@ pub(crate) fn declare_shared(
 ) -> Result<(), Diagnostic> {
     let NameAndSize { name, size } = zone;
     claim(line, name.as_bstr(), kind)?;
-    let sizes = &mut line.shared::<ZoneSizes>().0;
+    let sizes = &mut line.lasting::<ZoneSizes>().0;
     let first = *sizes.entry(name.clone()).or_insert(*size);
     if first != *size {
         return Err(line.error(format!(
@@ -174,7 +182,7 @@ pub(crate) fn declare_shared(
 /// Claims a name for zones of this kind.
 fn claim(line: &mut DirectiveLine, name: &BStr, kind: &'static str) -> Result<(), Diagnostic> {
     let owner = *line
-        .shared::<ZoneOwners>()
+        .lasting::<ZoneOwners>()
         .0
         .entry(name.to_owned())
         .or_insert(kind);
@@ -193,7 +201,7 @@ pub(crate) fn refer_to<D: 'static, S: 'static>(
     kind: &'static str,
 ) -> Result<Arc<SharedZone<D, S>>, Diagnostic> {
     claim(line, name, kind)?;
-    let zones = line.shared::<SharedZones<D, S>>();
+    let zones = line.lasting::<SharedZones<D, S>>();
     let make = || {
         Arc::new(SharedZone {
             name: name.to_owned(),
@@ -226,12 +234,9 @@ pub(crate) fn declare<D: 'static, S: 'static>(
 
 /// Reports zones that are referred to but not declared. To be called when all lines have been read.
 pub(crate) fn report_undeclared<D: 'static, S: 'static>(line: &mut DirectiveLine, directive: &str) {
-    let zones = std::mem::take(line.shared::<SharedZones<D, S>>());
-    for zone in zones
-        .0
-        .into_values()
-        .filter(|zone| zone.declared.get().is_none())
-    {
+    let zones = line.lasting::<SharedZones<D, S>>().0.values();
+    let undeclared = zones.filter(|zone| zone.declared.get().is_none());
+    for zone in undeclared.cloned().collect::<Vec<_>>() {
         let error = line
             .error(format!("zero size shared memory zone \"{}\"", zone.name))
             .place(DiagnosticPlace::Unsaid);

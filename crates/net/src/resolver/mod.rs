@@ -143,7 +143,9 @@ impl Resolver {
     /// The resolver of a `resolver` line; it logs to the main error log.
     pub fn from_line(line: &mut DirectiveLine) -> Result<Arc<Resolver>, Diagnostic> {
         let settings = ResolverSettings::from_line(line)?;
-        let log = line.shared::<MainLog>().0.clone();
+        // A reload forgets what was looked up.
+        line.must_read_all();
+        let log = line.lasting::<MainLog>().0.clone();
         Ok(Resolver::new(settings, log))
     }
 

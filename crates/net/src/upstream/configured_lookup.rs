@@ -3,6 +3,7 @@
 //! getaddrinfo may block for seconds: never on a loop. Names that are resolved at run time go through the resolver.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bstr::{BString, ByteSlice};
 use conf::{AddressHost, HostPort as ConfAddress};
@@ -38,6 +39,19 @@ pub fn peer_address(address: &ConfAddress, default_port: u16) -> Option<SocketAd
     }
 }
 
+/// How many names have been resolved for configurations: it tells whether a reload has to resolve any again.
+static NAMES_ASKED: AtomicU64 = AtomicU64::new(0);
+
+/// Notes that the system was asked for a name of a configuration.
+pub fn note_name_asked() {
+    NAMES_ASKED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// How often the system was asked for a name of a configuration.
+pub fn names_asked() -> u64 {
+    NAMES_ASKED.load(Ordering::Relaxed)
+}
+
 /// Resolves an address of the configuration.
 ///
 /// A name that is unknown now is not an error, unlike in nginx: the server starts, warns and keeps trying.
@@ -49,6 +63,7 @@ pub fn lookup_configured(address: &ConfAddress, default_port: u16) -> HostLookup
             warning: None,
         };
     }
+    note_name_asked();
     let AddressHost::Name(host) = &address.host else {
         unreachable!("only a name has no address of its own")
     };

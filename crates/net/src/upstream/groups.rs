@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use base::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use base::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use bstr::{BString, ByteSlice};
 use conf::{AddressHost, HostPort};
 
@@ -28,6 +28,8 @@ struct GroupRegistry {
     realm: &'static str,
     /// The system's resolver settings, read only if some name has to be resolved at run time.
     system: OnceLock<resolver::ResolverSettings>,
+    /// The groups that the current server has referred to, while it is read.
+    referred: Mutex<Vec<Arc<UpstreamGroup>>>,
 }
 
 /// Groups in the order in which they were made.
@@ -77,6 +79,37 @@ impl UpstreamGroups {
         }))
     }
 
+    /// A registry with these groups, for the configuration after a reload that has not changed them.
+    pub fn with_groups(&self, groups: &[Arc<UpstreamGroup>]) -> UpstreamGroups {
+        let next = UpstreamGroups::of(self.0.realm);
+        for group in groups {
+            next.adopt_group(group);
+        }
+        next
+    }
+
+    /// Adds a group that a server refers to which a reload takes over.
+    pub fn adopt_group(&self, group: &Arc<UpstreamGroup>) {
+        if self
+            .search(&group.settings.name, group.settings.origin)
+            .is_none()
+        {
+            self.write().push(group.clone());
+        }
+    }
+
+    /// The groups that lines have referred to since this was last called.
+    pub fn take_referred(&self) -> Vec<Arc<UpstreamGroup>> {
+        std::mem::take(&mut *self.0.referred.lock())
+    }
+
+    fn note_referred(&self, group: &Arc<UpstreamGroup>) {
+        let mut referred = self.0.referred.lock();
+        if !referred.iter().any(|known| Arc::ptr_eq(known, group)) {
+            referred.push(group.clone());
+        }
+    }
+
     /// Adds the group of an `upstream` block. The error is nginx's message.
     pub fn define_group(&self, mut settings: GroupSettings) -> Result<Arc<UpstreamGroup>, String> {
         let mut groups = self.write();
@@ -113,6 +146,12 @@ impl UpstreamGroups {
         default_port: u16,
         place: &str,
     ) -> Result<GroupReference, String> {
+        let reference = self.refer(text, default_port, place)?;
+        self.note_referred(&reference.group);
+        Ok(reference)
+    }
+
+    fn refer(&self, text: &[u8], default_port: u16, place: &str) -> Result<GroupReference, String> {
         let address = HostPort::parse_peer(text)
             .map_err(|why| format!("{why} in upstream \"{}\"", text.as_bstr()))?;
         let name = host_text(text, &address);

@@ -64,7 +64,9 @@ pub use balance::{
 pub use chooser::{
     NoChoice, PendingChooser, ServerChoice, ServerChooser, TimeoutOverrides, TryHistory,
 };
-pub use configured_lookup::{HostLookup, lookup_configured, peer_address};
+pub use configured_lookup::{
+    HostLookup, lookup_configured, names_asked, note_name_asked, peer_address,
+};
 pub use group::UpstreamGroup;
 pub use group_state::GroupState;
 pub use groups::{GroupReference, UpstreamGroups};

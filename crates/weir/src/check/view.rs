@@ -217,7 +217,7 @@ impl<'t> CheckedTree<'t> {
         fn within(node: &DirectiveNode, text: &[u8]) -> bool {
             let inside = match &node.block {
                 BlockContent::Raw(script) => script.text.contains_str(text),
-                BlockContent::None => false,
+                BlockContent::None | BlockContent::Known(_) => false,
                 block @ (BlockContent::Nodes(_) | BlockContent::Long(_)) => {
                     block.may_contain(text) && block.lines().any(|line| within(&line, text))
                 }

@@ -56,6 +56,10 @@ pub(crate) struct MasterProcess {
     startup: Arc<StartupSettings>,
     /// The configuration in use, without the engines' part.
     loaded: LoadedConfiguration,
+    /// Those before it, oldest first, until a worker runs it.
+    previous: Vec<PreviousConfiguration>,
+    /// The number of the last configuration that a worker refused; 0 if none has.
+    refused: u64,
     /// Its sockets and logs. The sockets are open here as well as in the worker, so that they
     /// survive it.
     opened: OpenedResources,
@@ -97,6 +101,13 @@ pub(crate) struct MasterProcess {
     tickets: Option<TicketSecret>,
 }
 
+/// A configuration that has been replaced, but whose successor no worker runs yet.
+struct PreviousConfiguration {
+    number: u64,
+    loaded: LoadedConfiguration,
+    opened: OpenedResources,
+}
+
 /// The action in progress whose outcome commands wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AwaitedAction {
@@ -133,6 +144,8 @@ impl MasterProcess {
             orphans,
             startup,
             loaded,
+            previous: Vec::new(),
+            refused: 0,
             opened,
             pid_file,
             number: 1,
@@ -275,6 +288,7 @@ impl MasterProcess {
             self.dismiss_orphans();
         }
         if self.all_groups(|worker| worker.applied >= number) {
+            self.forget_previous(number);
             self.tell_ready("serving");
             self.report_outcome(AwaitedAction::Configuration(number), true, "");
         }
@@ -301,6 +315,47 @@ impl MasterProcess {
             MasterRole::New(_) | MasterRole::Old => None,
         });
         self.manager.stopping(successor);
+    }
+
+    /// A worker runs configuration `number`: what was kept in case that it refuses it goes.
+    fn forget_previous(&mut self, number: u64) {
+        for previous in self
+            .previous
+            .extract_if(.., |previous| previous.number < number)
+        {
+            // The other master may still listen on sockets with these paths.
+            if self.other.is_none() {
+                let sockets = &previous.opened.sockets;
+                sockets.remove_files_missing_in(&self.opened.sockets, &self.loaded.log);
+            }
+        }
+    }
+
+    /// The worker has refused configuration `number`: a worker that starts from now on would, too. So the latest one that
+    /// was accepted is the current one again.
+    fn return_to_previous(&mut self, number: u64) {
+        if number != self.number {
+            // A later configuration is on its way to the worker.
+            return self.previous.retain(|previous| previous.number != number);
+        }
+        // Each group refuses it, and one return is enough.
+        if std::mem::replace(&mut self.refused, number) == number {
+            return;
+        }
+        let Some(previous) = self.previous.pop() else {
+            return;
+        };
+        if let Err(error) = self.move_pid_file(&previous.loaded) {
+            let text = format_args!("{error}");
+            self.log().log_plain(LogLevel::Alert, text);
+        }
+        let refused = std::mem::replace(&mut self.opened, previous.opened);
+        if self.other.is_none() {
+            let sockets = &refused.sockets;
+            sockets.remove_files_missing_in(&self.opened.sockets, &self.loaded.log);
+        }
+        self.loaded = previous.loaded;
+        prepare::redirect_stderr(self.log(), &self.opened.logs);
     }
 
     /// Reports the outcome of an action to the watchers.
@@ -361,8 +416,8 @@ impl MasterProcess {
         }
     }
 
-    /// Reloads the configuration. A failure here leaves everything as it was. What only the worker can refuse comes later
-    /// (`MessageKind::Refused`): it keeps the previous configuration, and the next worker to start runs the new one.
+    /// Reloads the configuration. A failure here leaves everything as it was. What only the worker can refuse comes later:
+    /// then it keeps the previous configuration, and so does the master ([`MasterProcess::return_to_previous`]).
     fn reload(&mut self) {
         if self
             .other
@@ -375,14 +430,16 @@ impl MasterProcess {
         if self.owns_unit() {
             self.manager.reloading();
         }
-        let mut loaded = match crate::load_configuration::load_from_disk(&self.startup) {
-            Ok(loaded) => loaded,
-            Err(failure) => {
-                failure.log(self.log());
-                let text = failure.0.text(self.startup.identity.program());
-                return self.report_refusal(&text);
-            }
-        };
+        let mut loaded =
+            match crate::load_configuration::load_from_disk(&self.startup, self.loaded.kept.take())
+            {
+                Ok(loaded) => loaded,
+                Err(failure) => {
+                    failure.log(self.log());
+                    let text = failure.0.text(self.startup.identity.program());
+                    return self.report_refusal(&text);
+                }
+            };
         // From here on everything is ordered so that what can fail comes before what cannot be
         // undone.
         if let Err(error) = crate::trial::run(&loaded) {
@@ -410,15 +467,12 @@ impl MasterProcess {
         }
         let same_process =
             loaded.core.same_process(&self.loaded.core) && self.is_sandbox_of(&loaded);
-        // The other master may still listen on sockets with these paths.
-        if self.other.is_none() {
-            self.opened
-                .sockets
-                .remove_files_missing_in(&opened.sockets, &loaded.log);
-        }
         loaded.forget_engines();
-        self.loaded = loaded;
-        self.opened = opened;
+        self.previous.push(PreviousConfiguration {
+            number: self.number,
+            loaded: std::mem::replace(&mut self.loaded, loaded),
+            opened: std::mem::replace(&mut self.opened, opened),
+        });
         prepare::redirect_stderr(self.log(), &self.opened.logs);
         self.number += 1;
         self.awaited = AwaitedAction::Configuration(self.number);

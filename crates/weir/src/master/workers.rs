@@ -49,6 +49,7 @@ impl MasterProcess {
                     "worker process {process} rejected the configuration and keeps the previous one"
                 );
                 self.log().log_plain(LogLevel::Error, text);
+                self.return_to_previous(number);
                 let why = String::from_utf8_lossy(why).into_owned();
                 self.report_outcome(AwaitedAction::Configuration(number), false, &why);
             }
@@ -245,6 +246,8 @@ impl MasterProcess {
         channel: Channel,
         rules: Option<&SandboxRules>,
     ) -> ! {
+        self.loaded.abandon_kept();
+        self.previous.clear();
         self.workers.clear();
         let links = self.batch.links.take();
         let member = links.map_or_else(GroupMember::alone, |links| links.join(group));
@@ -497,6 +500,9 @@ impl MasterProcess {
             );
             self.log().log_plain(LogLevel::Alert, text);
             let text = "the worker process could not be started; see the error log\n";
+            if worker.applied == 0 {
+                self.return_to_previous(self.number);
+            }
             self.report_outcome(AwaitedAction::Configuration(self.number), false, text);
             if !self.has_served && self.workers.is_empty() {
                 // The sockets would accept connections that are never answered, and the service

@@ -115,6 +115,8 @@ struct IssuerDraft {
 impl AcmeIssuer {
     /// Reads `acme_issuer name { … }`.
     pub(super) fn read(line: &mut DirectiveLine) -> Result<AcmeIssuer, Diagnostic> {
+        // A reload looks at what the state folder contains by now.
+        line.must_read_all();
         let mut reading = IssuerDraft::default();
         for entry in line.entries() {
             reading.read_row(line, &entry)?;

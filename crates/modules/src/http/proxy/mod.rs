@@ -310,9 +310,8 @@ fn plan(request: &mut Request) -> Result<ExchangePlan, HandlerOutcome> {
         RequestContent::Buffered
     };
     // Idle connections of another location can have other TLS settings.
-    // The generation is included, because a reload may give the same number to another location. It stays far below the 32
-    // bits that separate the two.
-    let tag = (u64::from(request.location.0) << 32) ^ request.site.generation;
+    // The generation is included, because a reload may give the same number to another location.
+    let tag = request.location.tag(request.site.generation);
     if address.is_variable {
         // For `$proxy_host` and `$proxy_port`.
         request.set_state(Arc::clone(&address));

@@ -115,7 +115,7 @@ pub(super) fn proxy_pass(conf: &mut Conf, line: &mut DirectiveLine) -> Result<()
         .map_err(|why| line.error(format!("{why} in upstream \"{}\"", rest.as_bstr())))?;
     let authority = authority(rest, uri, &parsed);
     let place = line.sources().place(line.node.span).unwrap_or_default();
-    let groups = line.shared::<UpstreamGroups>().clone();
+    let groups = line.lasting::<UpstreamGroups>().clone();
     let reference = groups
         .group_for_address(authority, scheme.port(), &place)
         .map_err(|why| line.error(why))?;

@@ -119,8 +119,8 @@ static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     },
 ])
 .inherit(|outer| Conf { commands: Vec::new(), ..*outer }, |outer| outer.commands.is_empty())
-.finish_changed_or(|level| !level.shared::<ScriptSteps>().0.is_empty(), |conf, _, level| {
-    for (index, step) in std::mem::take(&mut level.shared::<ScriptSteps>().0) {
+.finish_changed_or(|level| !level.lasting::<ScriptSteps>().0.is_empty(), |conf, _, level| {
+    for (index, step) in std::mem::take(&mut level.lasting::<ScriptSteps>().0) {
         conf.insert(index, ScriptCommand::Foreign(ForeignStep(step)));
     }
     Ok(())

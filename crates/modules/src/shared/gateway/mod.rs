@@ -34,7 +34,7 @@ pub(crate) fn request_content(
 /// generation. With `keepalive … local` a connection must not serve a location with other settings,
 /// TLS for example.
 pub(crate) fn connection_tag(request: &Request) -> u64 {
-    request.site.generation << 32 | u64::from(request.location.0)
+    request.location.tag(request.site.generation)
 }
 
 /// Whether a response has no content, whatever its header says (RFC 9110, section 6.4.1).

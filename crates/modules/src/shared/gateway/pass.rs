@@ -84,7 +84,7 @@ impl GatewayPass {
         }
         let text = strip_scheme(scheme, line.text(0));
         let place = line.sources().place(line.node.span).unwrap_or_default();
-        let groups = line.shared::<UpstreamGroups>().clone();
+        let groups = line.lasting::<UpstreamGroups>().clone();
         let reference = groups
             .group_for_address(text, NO_PORT, &place)
             .map_err(|error| crate::shared::upstream_block::invalid_address(line, error))?;

@@ -69,7 +69,7 @@ impl<R: VariableScope + 'static> LogFormats<R> {
         reserved: &str,
     ) -> Result<(), Diagnostic> {
         let name = line.text(0);
-        let known = &line.shared::<LogFormats<R>>().named;
+        let known = &line.lasting::<LogFormats<R>>().named;
         if name == reserved || known.iter().any(|(other, _)| other == name) {
             return Err(line.error_at(0, format!("duplicate \"log_format\" name \"{name}\"")));
         }
@@ -83,7 +83,7 @@ impl<R: VariableScope + 'static> LogFormats<R> {
             format.add(&expression, direct);
         }
         let name = name.to_owned();
-        line.shared::<LogFormats<R>>()
+        line.lasting::<LogFormats<R>>()
             .named
             .push((name, Arc::new(format)));
         Ok(())
@@ -91,7 +91,7 @@ impl<R: VariableScope + 'static> LogFormats<R> {
 
     /// The format with this name, ignoring case as nginx does.
     pub(crate) fn find(level: &mut BlockContext, name: &BStr) -> Option<Arc<LogFormat<R>>> {
-        let named = &level.shared::<LogFormats<R>>().named;
+        let named = &level.lasting::<LogFormats<R>>().named;
         named
             .iter()
             .find(|(known, _)| known.eq_ignore_ascii_case(name))
@@ -113,7 +113,7 @@ impl<R: VariableScope + 'static> LogFormats<R> {
         format.add(&expression, direct);
         let format = Arc::new(format);
         level
-            .shared::<LogFormats<R>>()
+            .lasting::<LogFormats<R>>()
             .named
             .push((name.into(), Arc::clone(&format)));
         Ok(format)

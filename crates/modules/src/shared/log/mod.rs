@@ -78,10 +78,13 @@ struct BufferedFiles(BTreeMap<PathBuf, Arc<BufferedLog>>);
 impl LogDestination {
     /// The file at this path, through its buffer if another line has given it one.
     pub(crate) fn file(path: &Path, level: &mut BlockContext) -> LogDestination {
-        if let Some(buffered) = level.shared::<BufferedFiles>().0.get(path) {
-            return LogDestination::Buffered(Arc::clone(buffered));
+        if let Some(buffered) = level.lasting::<BufferedFiles>().0.get(path) {
+            let buffered = Arc::clone(buffered);
+            // Perhaps another server has made it, and may be gone after a reload.
+            level.build.must_read_all = true;
+            return LogDestination::Buffered(buffered);
         }
-        LogDestination::File(level.shared::<LogFiles>().file_for_path(path))
+        LogDestination::File(level.lasting::<LogFiles>().file_for_path(path))
     }
 
     /// Reads word 0 of an `access_log`: a path, possibly with variables, or `syslog:…`. `buffering`
@@ -120,7 +123,7 @@ impl LogDestination {
             }
             return Ok(LogDestination::Buffered(Arc::clone(known)));
         }
-        let file = line.shared::<LogFiles>().file_for_path(&path);
+        let file = line.lasting::<LogFiles>().file_for_path(&path);
         let buffered = BufferedLog::new(file, buffering);
         line.shared::<BufferedFiles>()
             .0
@@ -131,7 +134,7 @@ impl LogDestination {
     /// A destination whose path has variables.
     fn named(line: &mut DirectiveLine) -> Result<LogDestination, Diagnostic> {
         let path = line.expression(0)?;
-        let files = line.shared::<LogFiles>().clone();
+        let files = line.lasting::<LogFiles>().clone();
         // As in nginx, the text of the path decides whether it is absolute, not its value: a
         // variable alone never leads out of the prefix.
         let build = &line.level.build;

@@ -5,7 +5,7 @@
 //! Only files whose names have variables are left for the handshake.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,7 +34,10 @@ pub(crate) struct TlsEngineOptions {
 /// The certificates loaded for this configuration, by certificate and key: servers often share
 /// theirs, which are then read and kept once.
 #[derive(Default)]
-struct LoadedIdentities(HashMap<(BString, BString), Arc<TlsIdentity>>);
+struct LoadedIdentities(HashMap<(BString, BString), LoadedIdentity>);
+
+/// A certificate with the files that it was loaded from.
+type LoadedIdentity = (Arc<TlsIdentity>, Vec<PathBuf>);
 
 /// Warnings already given. Hundreds of servers can have the same line through an include.
 #[derive(Default)]
@@ -242,7 +245,7 @@ pub(crate) fn warn_see_help(
     level: &mut BlockContext,
 ) {
     let message = format!("{message}; see \"weir help tls\"");
-    let said = &mut level.shared::<WarningsGiven>().0;
+    let said = &mut level.momentary::<WarningsGiven>().0;
     if said.contains(&message) {
         return;
     }
@@ -256,7 +259,7 @@ pub(crate) fn warn_see_help(
 
 /// A warning, given once.
 pub(super) fn warn_once(message: String, span: impl Into<Option<Span>>, level: &mut BlockContext) {
-    let said = &mut level.shared::<WarningsGiven>().0;
+    let said = &mut level.momentary::<WarningsGiven>().0;
     if !said.contains(&message) {
         said.push(message.clone());
         level.report(Diagnostic::warning(message, span));
@@ -345,16 +348,25 @@ fn load(
     // Full paths, so that two spellings of a file share one copy.
     let full = |word| net::tls::full_path(&prefix, word);
     let names = (full(certificate), full(key));
-    if let Some(known) = level.shared::<LoadedIdentities>().0.get(&names) {
-        return Ok(Arc::clone(known));
+    if let Some((known, paths)) = level.momentary::<LoadedIdentities>().0.get(&names) {
+        let (known, paths) = (Arc::clone(known), paths.clone());
+        for path in paths {
+            // Noted as a file of this server, too. It was read before, so it can be read again.
+            let _ = level.build.files.read_shared(&path);
+        }
+        return Ok(known);
     }
-    let mut read = |path: &Path| level.build.files.read(path);
+    let mut paths = Vec::new();
+    let mut read = |path: &Path| {
+        paths.push(path.to_owned());
+        level.build.files.read(path)
+    };
     let (certificate, key) = &names;
     let identity =
         TlsIdentity::load_shared(certificate.as_ref(), key.as_ref(), passwords, &mut read)
             .map_err(|problem| problem_at(problem, span))?;
-    let loaded = &mut level.shared::<LoadedIdentities>().0;
-    loaded.insert(names, Arc::clone(&identity));
+    let loaded = &mut level.momentary::<LoadedIdentities>().0;
+    loaded.insert(names, (Arc::clone(&identity), paths));
     Ok(identity)
 }
 

@@ -313,7 +313,7 @@ fn bind(conf: &mut UpstreamSettings, line: &mut DirectiveLine) -> Result<(), Dia
 /// Reads `…_temp_path`. The master creates the directory before the worker gives up its rights.
 fn temp_path(conf: &mut UpstreamSettings, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     conf.temp_path = line.temporary_path(line.arg(0));
-    line.shared::<RequiredDirectories>()
+    line.lasting::<RequiredDirectories>()
         .0
         .insert(conf.temp_path.clone());
     Ok(())
