@@ -503,24 +503,9 @@ impl TreeParser<'_> {
         if is_server {
             self.uses = Some(Vec::new());
         }
-        let (mut block, end) = if raw {
-            self.lua(lexer, head)
-        } else {
-            let mut inside = BlockDraft::default();
-            let outermost = self.open == 0;
-            if outermost {
-                self.in_http = is_named("http");
-            }
-            self.open += 1;
-            let end = self.statements(
-                lexer,
-                StatementSurroundings::Braces(head),
-                depth + 1,
-                &mut inside,
-            );
-            self.open -= 1;
-            self.in_http &= !outermost;
-            (inside.into_content(), end)
+        let (mut block, end) = match raw {
+            true => self.lua(lexer, head),
+            false => self.inside(lexer, head, depth + 1, is_named("http")),
         };
         let Some((name, args)) = named else {
             return; // "unexpected {" has been said.
@@ -542,6 +527,27 @@ impl TreeParser<'_> {
             head,
             span,
         });
+    }
+
+    /// Reads the directives between braces. Returns the place after the closing one, too.
+    fn inside(
+        &mut self,
+        lexer: &mut Lexer,
+        head: Span,
+        depth: usize,
+        is_http: bool,
+    ) -> (BlockContent, u32) {
+        let mut inside = BlockDraft::default();
+        let outermost = self.open == 0;
+        if outermost {
+            self.in_http = is_http;
+        }
+        self.open += 1;
+        let around = StatementSurroundings::Braces(head);
+        let end = self.statements(lexer, around, depth, &mut inside);
+        self.open -= 1;
+        self.in_http &= !outermost;
+        (inside.into_content(), end)
     }
 
     /// Takes Lua code up to the brace that closes it.

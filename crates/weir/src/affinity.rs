@@ -38,6 +38,17 @@ impl CpuAffinity {
         }
     }
 
+    /// The warning about a number of masks that is not that of the loops.
+    pub(crate) fn warning(&self, loops: usize) -> Option<String> {
+        let masks = self
+            .masks()
+            .filter(|masks| *masks != 1 && *masks != loops)?;
+        Some(format!(
+            "the number of \"worker_processes\" is not equal to the number of \"worker_cpu_affinity\" masks \
+             ({masks}), using last mask for remaining worker processes"
+        ))
+    }
+
     /// The number of masks, if the processors were given loop by loop. nginx warns when it differs
     /// from the number of workers.
     pub(crate) fn masks(&self) -> Option<usize> {

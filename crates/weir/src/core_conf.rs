@@ -27,16 +27,15 @@ use host::process::{self, SystemUser};
 use host::worker_group::MAX_GROUPS;
 
 use crate::affinity::CpuAffinity;
+use crate::default_user;
 use crate::events::EventsConf;
 use crate::modules::{self, ModuleSupport};
 use crate::sandbox_paths::{self, PathAccess};
 use crate::watchdog::MemoryBound;
+use crate::worker_groups;
 
-/// The user that workers run as if the configuration names none and the master is root. nginx's
-/// default, too.
-const DEFAULT_USER: &str = "nobody";
-/// The group that goes with it: Debian's name first, then that of other systems.
-const DEFAULT_GROUPS: [&str; 2] = ["nogroup", "nobody"];
+const IDLE_SANDBOX: &str = "\"worker_sandbox\" has no effect without \"master_process\"";
+const NO_EVENTS: &str = "no \"events\" section in configuration";
 /// Higher numbers are typing errors.
 const MAX_WORKER_PROCESSES: i64 = 4096;
 const MAX_POOL_THREADS: i64 = 4096;
@@ -53,9 +52,9 @@ pub(crate) struct CoreConf {
     /// The worker's user; `None` to keep the current one.
     pub(crate) user: Option<SystemUser>,
     /// The number of event loops, as the file says; [`CoreConf::loops`] is how many there are.
-    worker_processes: usize,
+    pub(crate) worker_processes: usize,
     /// The number of worker processes whose threads they are.
-    worker_groups: usize,
+    pub(crate) worker_groups: usize,
     /// The processors they run on.
     pub(crate) affinity: CpuAffinity,
     /// The limit on open files.
@@ -132,20 +131,6 @@ impl CoreConf {
             && self.working_directory == other.working_directory
             && self.thread_pools == other.thread_pools
             && self.groups() == other.groups()
-    }
-
-    /// The number of worker processes.
-    pub(crate) fn groups(&self) -> usize {
-        match self.master_process {
-            true => self.worker_groups.max(1),
-            // Nothing would start the others.
-            false => 1,
-        }
-    }
-
-    /// The number of event loops in all worker processes.
-    pub(crate) fn loops(&self) -> usize {
-        self.worker_processes.max(self.groups())
     }
 
     /// The duration from which on an iteration of a loop is logged as slow.
@@ -654,54 +639,31 @@ fn finish(
         let target = ErrorLogTarget::file(&path, host::error_log::LogLevel::Error);
         core.log = core.log.with_target(target, level.shared::<LogFiles>());
     }
-    if let Some(masks) = core
-        .affinity
-        .masks()
-        .filter(|masks| *masks != 1 && *masks != core.loops())
-    {
-        let text = format!(
-            "the number of \"worker_processes\" is not equal to the number of \"worker_cpu_affinity\" masks \
-             ({masks}), using last mask for remaining worker processes"
-        );
-        level.report(Diagnostic::warning(text, None));
-    }
     for mut unknown in std::mem::take(&mut core.unknown_modules) {
         if core.unknown_modules_pass {
             unknown.severity = Severity::Warn;
         }
         level.report(unknown);
     }
-    if core.worker_groups > 1 && !core.master_process {
-        let text = "\"worker_groups\" has no effect without \"master_process\"";
-        level.report(Diagnostic::warning(text, None));
-    } else if core.loops() > core.worker_processes {
-        let (loops, said) = (core.loops(), core.worker_processes);
-        let text = format!(
-            "each of {loops} \"worker_groups\" has an event loop: {loops} run instead of {said} \"worker_processes\""
-        );
+    let warnings = [
+        core.affinity.warning(core.loops()),
+        worker_groups::warning(core),
+    ];
+    for text in warnings.into_iter().flatten() {
         level.report(Diagnostic::warning(text, None));
     }
     // Only a worker process enters a sandbox.
     if core.sandbox && !core.master_process {
-        let text = "\"worker_sandbox\" has no effect without \"master_process\"";
-        level.report(Diagnostic::warning(text, None));
+        level.report(Diagnostic::warning(IDLE_SANDBOX, None));
     }
     // After an error of syntax nobody knows what the blocks were meant to be.
     let is_readable = !level.build.diagnostics.iter().any(Diagnostic::is_of_syntax);
     if core.events.is_none() && is_readable {
-        let error = Diagnostic::error("no \"events\" section in configuration", None);
-        level.report(error.note("add \"events {}\""));
+        level.report(Diagnostic::error(NO_EVENTS, None).note("add \"events {}\""));
     }
     // Workers never run as root by omission.
     if core.user.is_none() && process::is_root() {
-        core.user = Some(default_user().map_err(|error| Diagnostic::error(error, None))?);
+        core.user = Some(default_user::find().map_err(|error| Diagnostic::error(error, None))?);
     }
     Ok(())
-}
-
-/// The default user with the first of the default groups that exists.
-fn default_user() -> Result<SystemUser, String> {
-    let found = DEFAULT_GROUPS.map(|group| process::lookup_user(DEFAULT_USER, group));
-    let [first, second] = found;
-    first.or(second)
 }

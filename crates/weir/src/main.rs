@@ -25,6 +25,7 @@ mod command_hints;
 mod commands;
 mod completions;
 mod core_conf;
+mod default_user;
 mod engines;
 mod events;
 mod foreign_format;

@@ -6,6 +6,8 @@
 
 use conf::{Diagnostic, DirectiveNode, Severity};
 
+use crate::core_conf::CoreConf;
+
 /// A directive that has another meaning with several groups.
 struct ChangedDirective {
     /// Its name.
@@ -125,4 +127,33 @@ fn is_udp(node: &DirectiveNode) -> bool {
     let has = |word: &str| node.args.iter().any(|arg| arg.text == word);
     (node.name.text == "listen" && has("udp") && !has("reuseport"))
         || node.block.nodes().iter().any(is_udp)
+}
+
+impl CoreConf {
+    /// The number of worker processes.
+    pub(crate) fn groups(&self) -> usize {
+        match self.master_process {
+            true => self.worker_groups.max(1),
+            // Nothing would start the others.
+            false => 1,
+        }
+    }
+
+    /// The number of event loops in all worker processes.
+    pub(crate) fn loops(&self) -> usize {
+        self.worker_processes.max(self.groups())
+    }
+}
+
+/// The warning about a number of groups that does not have the effect that it seems to have.
+pub(crate) fn warning(core: &CoreConf) -> Option<String> {
+    if core.worker_groups > 1 && !core.master_process {
+        return Some("\"worker_groups\" has no effect without \"master_process\"".to_owned());
+    }
+    let (loops, said) = (core.loops(), core.worker_processes);
+    (loops > said).then(|| {
+        format!(
+            "each of {loops} \"worker_groups\" has an event loop: {loops} run instead of {said} \"worker_processes\""
+        )
+    })
 }
