@@ -127,10 +127,8 @@ fn a_comment_says_what_is_meant() {
         "    # weir check: allow line-breaks, other\n    location /old",
     );
     let finished = check(&written(&above), &[]);
-    assert_eq!(
-        (finished.code, finished.stdout.as_str()),
-        (0, "nothing found\n")
-    );
+    assert_eq!(finished.code, 0);
+    assert!(finished.stdout.starts_with("nothing found in "));
 }
 
 #[test]
@@ -211,7 +209,7 @@ fn nothing_is_found_in_the_examples() {
             let folder = examples.display().to_string();
             let file = path.display().to_string();
             let finished = run(&["check", "-p", &folder, "-c", &file]);
-            assert_eq!(finished.stdout, "nothing found\n", "{file}");
+            assert!(finished.stdout.starts_with("nothing found in "), "{file}");
             seen += 1;
         }
     }

@@ -49,8 +49,11 @@ pub async fn finalize_response(request: &mut Request) {
         let FilterVerdict::Status(status) = filter::run_filters(request) else {
             return;
         };
-        // It was that of the response that the filter refused.
-        request.out.charset.clear();
+        // With 412 nothing of the refused response counts any more. With 416 it is still about the same resource, and its
+        // charset stays, as in nginx.
+        if status == 412 {
+            request.out.charset.clear();
+        }
         respond_with_page(request, status).await;
     }
     settle_status(request);
