@@ -119,6 +119,11 @@ fn runs(line: &str) -> bool {
     let is_weir = command == "weir" || command == "target/release/weir";
     let system = words.iter().any(|word| word.starts_with("/etc/"));
     let first = words.first().map(String::as_str).unwrap_or_default();
+    let of_system = ["apt", "systemctl", "kill", "cat", "old=$(cat"];
+    if of_system.contains(&command.as_str()) {
+        // They change the machine that the packages are installed on.
+        return true;
+    }
     if command == "cargo" || is_weir && (system || words.is_empty()) {
         // Builds, and what needs a system's own configuration.
         return true;
