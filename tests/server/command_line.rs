@@ -205,6 +205,9 @@ fn a_configuration_in_the_current_directory_is_found() {
 /// `weir -V 2>&1 | head -1`: that a reader has gone is not a fault of the command.
 #[test]
 fn a_reader_that_closes_the_pipe_breaks_nothing() {
+    if skip_on_oracle("nginx is ended by SIGPIPE, and has no commands") {
+        return;
+    }
     let without_reader = || {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);

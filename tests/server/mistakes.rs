@@ -621,6 +621,10 @@ fn files_of_other_programs_are_recognised() {
 #[test]
 fn a_server_without_a_certificate_is_shown() {
     for context in ["http", "stream"] {
+        if context == "stream" && is_oracle() {
+            // Debian's is a module that has to be loaded.
+            continue;
+        }
         mistake(
             &format!(
                 "events {{}}\n{context} {{\n  server {{\n    listen 127.0.0.1:8443 ssl;\n  }}\n}}\n"
