@@ -321,7 +321,9 @@ fn malformed_bytes_may_come_one_by_one() {
         let got = connection.reply_or_closed().map_or(0, |reply| reply.status);
         // The last bytes may meet a connection that is closed already, and an answer may be on
         // its way before a bad chunk comes.
-        let early = got == 200 && name.contains("chunk");
+        let early = got == 200 && name.contains("chunk")
+            // A request of HTTP/0.9 ends at its first line feed.
+            || got == 9 && name.contains("line feed");
         let differs = nginx_differs(name);
         assert!(
             got == status || got == 0 || early || differs,

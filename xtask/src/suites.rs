@@ -142,7 +142,7 @@ pub(crate) fn ci(flags: &mut Flags) -> Outcome {
         "--cases",
         "3200",
         "--area",
-        "gates,static,locations,freshness,proxy,streams,packets,filters",
+        "gates,static,locations,freshness,streams",
         "--allow-open",
     ];
     crate::differential(&mut Flags::new(cases.map(str::to_owned).into_iter()))

@@ -25,7 +25,12 @@ pub const CHANGES: &[Rule] = &[
                 "status 200 206",
                 "status 200 416",
             ];
-            seen.has("gzip_static") && classes.iter().any(|class| seen.is(class))
+            let is_logged = seen.is("log: $")
+                && any_pair(seen, |a, b| {
+                    a.status == 200 && [206, 416].contains(&b.status)
+                });
+            let is_one = classes.iter().any(|class| seen.is(class)) || is_logged;
+            seen.has("gzip_static") && is_one
         },
     },
     Rule {

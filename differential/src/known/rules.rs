@@ -309,11 +309,7 @@ pub(super) const RULES: &[Rule] = &[
         reason: Reason::Safety("a client that waits for nothing holds a connection"),
         before: None,
         matches: |seen| {
-            let follows = [
-                "log: $status",
-                "log: $sent_http_content_length",
-                "log: $sent_http_connection",
-            ];
+            let follows = ["log: $status", "log: $sent_http_"];
             seen.has("try_files")
                 && (seen.is("event silent 2")
                     || (follows.iter().any(|class| seen.is(class))
@@ -331,7 +327,7 @@ pub(super) const RULES: &[Rule] = &[
         reason: Reason::Rfc("RFC 9112, section 9.6: a server that closes says so"),
         before: None,
         matches: |seen| {
-            let is_said = seen.is("field Connection")
+            let is_said = (seen.is("field Connection") || seen.is("log: $sent_http_connection"))
                 && (seen.difference.oracle == "keep-alive" && seen.difference.weir == "close");
             (seen.has("keepalive_timeout") || seen.has("keepalive_requests"))
                 && (is_said || seen.is("event kept closed"))
@@ -375,6 +371,26 @@ pub(super) const RULES: &[Rule] = &[
             seen.has("alias")
                 && seen.is("log: $request_filename")
                 && seen.difference.oracle.is_empty()
+        },
+    },
+    Rule {
+        name: "arguments-after-a-cycle",
+        text: "`$args` and `$is_args` after a rewrite cycle that failed.",
+        reason: Reason::Open("nginx's are those that the cycle has added"),
+        before: None,
+        matches: |seen| {
+            let is_one = seen.is("log: $arg") || seen.is("log: $is_args");
+            is_one && seen.has("rewrite") && seen.difference.weir.is_empty()
+        },
+    },
+    Rule {
+        name: "several-content-handlers",
+        text: "Of several directives of a location that make its response (`empty_gif`, `flv`, `mp4`) the last one counts in nginx.",
+        reason: Reason::Open("a fixed one of them counts"),
+        before: None,
+        matches: |seen| {
+            let handlers = ["empty_gif", "flv", "mp4"];
+            handlers.iter().filter(|name| seen.has(name)).count() > 1
         },
     },
     Rule {
