@@ -50,8 +50,8 @@ usage: weir-strangers --repositories DIR [flags]
   --weir PATH         a built Weir (target/debug/weir)
   --only TEXT         only addresses that contain this
   --without TEXT,...  no addresses that contain one of these
-  --requests N        at most so many requests for one configuration (400)
-  --jobs N            so many configurations at a time (2)
+  --requests N        at most this number of requests for one configuration (400)
+  --jobs N            configurations that run at a time (2)
   --report PATH       where the report goes (target/strangers.txt)
 ";
 

@@ -51,7 +51,7 @@ fn clients(server: &Server, count: usize) -> Vec<Connection> {
     (0..count).map(|_| server.connect()).collect()
 }
 
-/// So many connections, of which both groups have some.
+/// Opens this number of connections, of which both groups have some.
 fn both(server: &Server, count: usize) -> Vec<Connection> {
     let mut clients = clients(server, count);
     let are_even = until(|| {
@@ -185,7 +185,7 @@ struct Load {
 }
 
 impl Load {
-    /// So many keep-alive clients, and clients that connect for each request.
+    /// Starts this number of keep-alive clients, and clients that connect for each request.
     fn new(server: &Server, kept: usize, new: usize) -> Load {
         let load = Load {
             stop: Arc::default(),
@@ -349,7 +349,7 @@ fn stub_status_sums_the_groups_up() {
     };
     let mut before = numbers(&clients[0].get("/sum").text());
     for client in &mut clients {
-        // One more request each time, whoever answers.
+        // One more request each time, whichever group answers.
         let now = numbers(&client.get("/sum").text());
         assert_eq!(now[3], before[3] + 1, "{before:?} {now:?}");
         before = now;
@@ -626,7 +626,7 @@ fn a_request_that_a_dying_group_had_accepted_is_the_only_one_lost() {
     let mut slow = server.connect();
     slow.send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n");
     slow.at_least(100);
-    // A client in the queue of the listening socket, or in the kernel, is served by whoever lives.
+    // A client in the queue of the listening socket, or in the kernel, is served by the worker that lives.
     kill(victim);
     let mut late = TcpStream::connect(("127.0.0.1", server.port(0))).expect("it listens");
     late.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")

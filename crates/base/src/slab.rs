@@ -1,7 +1,7 @@
 //! A table of values under small integer keys that are reused.
 //!
 //! For things that have a handle: connections, timers, entries of another structure. A key says nothing
-//! about which value it once meant; whoever keeps keys longer than values must add a generation.
+//! about which value it once meant; a caller that keeps keys longer than values must add a generation.
 
 /// Values under keys `0, 1, 2, …`; the key of a removed value is used again first.
 #[derive(Clone, Debug)]

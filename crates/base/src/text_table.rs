@@ -25,7 +25,7 @@ enum TextSlot {
 }
 
 impl TextTable {
-    /// A table with room for so many texts, whose bytes are not known yet.
+    /// A table with room for this number of texts, whose bytes are not known yet.
     pub fn with_capacity(texts: usize) -> TextTable {
         TextTable {
             bytes: Vec::new(),
@@ -127,7 +127,7 @@ impl TextTable {
     }
 }
 
-/// How many slots so many texts need; none for no text.
+/// How many slots this number of texts needs; none for no text.
 fn slots_for(texts: usize) -> usize {
     match texts {
         0 => 0,

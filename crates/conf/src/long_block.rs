@@ -2,7 +2,7 @@
 //!
 //! A line as a node takes some two hundred bytes, many times its text. So once a block without inner braces has
 //! [`LONG_BLOCK`] lines, it is kept as the ranges of the texts that it consists of, and its lines are read from there
-//! whenever somebody goes through them. Reading twice costs less time than the allocations that it saves.
+//! whenever they are iterated over. Reading twice costs less time than the allocations that it saves.
 //!
 //! Who needs nodes that stay (`upstream` with thousands of servers) gets them from [`LongBlock::nodes`].
 

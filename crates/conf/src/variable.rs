@@ -368,7 +368,7 @@ impl<R: 'static> VariableRegistry<R> {
         }
     }
 
-    /// Whether so many variables are no longer used that numbers should be given anew.
+    /// Whether enough variables are no longer used that numbers should be assigned anew.
     pub fn is_sparse(&self) -> bool {
         let unused = self.used.iter().filter(|used| !used.in_use).count();
         unused > MAX_UNUSED.max(self.used.len() / 2)

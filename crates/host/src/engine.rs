@@ -76,7 +76,7 @@ pub trait EngineConfiguration: Send + Sync {
     /// How many servers it has.
     fn server_count(&self) -> usize;
 
-    /// Whether a loop or a request still holds a part of it. Whoever asks holds the configuration, so that its memory is
+    /// Whether a loop or a request still holds a part of it. The caller holds the configuration, so that its memory is
     /// not freed on a loop.
     fn is_in_use(&self) -> bool;
 

@@ -80,7 +80,7 @@ impl WorkerGroup {
     /// The only one.
     pub const ALONE: WorkerGroup = WorkerGroup { index: 0, count: 1 };
 
-    /// The numbers of its loops, of so many in all groups. Each group has one at least.
+    /// The numbers of its loops, of this number in all groups. Each group has one at least.
     pub fn loops(self, all: usize) -> Range<usize> {
         let all = all.max(self.count);
         let begin = |index: usize| index * all / self.count.max(1);
@@ -103,7 +103,7 @@ pub struct GroupLinks {
 }
 
 impl GroupLinks {
-    /// The links of so many groups.
+    /// The links of this number of groups.
     pub fn new(count: usize) -> io::Result<GroupLinks> {
         let board = Arc::new(SharedCounters::new(count * ROW)?);
         let (mut inboxes, mut outboxes) = (Vec::new(), Vec::new());
@@ -316,7 +316,7 @@ impl GroupMember {
         *self.arrival.lock() = Some(Arc::new(take));
     }
 
-    /// Tells the others that this process serves the configuration with this number on so many loops; with none, it
+    /// Tells the others that this process serves the configuration with this number on `loops` loops; with none, it
     /// takes no more connections.
     pub fn publish(&self, loops: usize, generation: u64) {
         let Some(links) = &self.links else { return };
@@ -453,7 +453,7 @@ impl GroupMember {
         others.map(ask).collect()
     }
 
-    /// Notes that somebody waits for an answer; `None` if too many do.
+    /// Notes that a caller waits for an answer; `None` if too many do.
     fn await_answer(&self, number: u64, group: usize) -> Option<RemoteReceiver<Vec<u8>>> {
         let mut questions = self.questions.lock();
         // Those whose askers have given up.

@@ -208,7 +208,7 @@ fn loops_share_one_pool() {
         std::thread::spawn(move || {
             on_a_loop(move || async move {
                 request(&group, b'a', 0).await;
-                ready.send(()).expect("somebody waits");
+                ready.send(()).expect("the receiver waits");
                 let _done = finished.await;
             });
         })
@@ -226,7 +226,7 @@ fn loops_share_one_pool() {
                     );
                 }
                 // The loop ends, so that what it holds must be out of the pool; the last one home is this loop's.
-                back.send(()).expect("somebody waits");
+                back.send(()).expect("the receiver waits");
                 rt::sleep(Duration::from_secs(1)).await;
             });
         });
@@ -303,7 +303,7 @@ fn loops_that_are_late_do_not_fill_the_pool() {
                 for task in tasks {
                     task.await.expect("no panic");
                 }
-                ready.send(()).expect("somebody waits");
+                ready.send(()).expect("the receiver waits");
                 while !end.load(Ordering::SeqCst) {
                     // What a machine that is too busy does to a loop.
                     std::thread::sleep(LATE);

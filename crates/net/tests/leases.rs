@@ -11,7 +11,7 @@ use net::upstream::{
 };
 use weir_net as net;
 
-/// A group of servers 127.0.0.1:1, :2, … that takes so many connections each.
+/// A group of servers 127.0.0.1:1, :2, … that takes this number of connections each.
 fn group(servers: usize, max_conns: u32, queue: Option<QueueSettings>) -> Arc<UpstreamGroup> {
     let mut settings = GroupSettings::new("u", GroupOrigin::Block);
     for i in 0..servers {

@@ -160,7 +160,7 @@ fn wakes_and_messages_of_other_threads_arrive() {
                             std::thread::yield_now();
                         }
                     }
-                    sender.send(()).expect("somebody waits");
+                    sender.send(()).expect("the receiver waits");
                 });
                 (thread, receiver)
             })
@@ -241,7 +241,7 @@ fn a_loop_that_is_held_is_late_and_a_parked_one_is_not() {
                 }
                 std::thread::yield_now();
             };
-            sender.send(()).expect("somebody waits");
+            sender.send(()).expect("the receiver waits");
             late
         });
         while !watcher.is_finished() {

@@ -102,7 +102,7 @@ pub(crate) struct WorkerBatch {
 }
 
 impl WorkerBatch {
-    /// A batch of so many groups, without workers so far. Fails if the groups cannot be connected: they serve even so.
+    /// A batch of this number of groups, without workers so far. Fails if the groups cannot be connected: they serve even so.
     pub(crate) fn new(number: u64, groups: usize) -> (WorkerBatch, io::Result<()>) {
         let (links, result) = match groups {
             0 | 1 => (None, Ok(())),

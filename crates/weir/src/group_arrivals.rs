@@ -46,7 +46,7 @@ pub(crate) fn take_arrivals(
         loop_slots: loop_slots.clone(),
     };
     group.on_arrival(move |arrival| arrivals.take_in(arrival));
-    // Only once there is somebody to take in what was sent to the process before this one, when it had just died.
+    // Only once a loop can take over what was sent to the process before this one, when it had just died.
     if let Err(error) = group.start() {
         let error = base::ErrnoText(&error);
         let text =

@@ -1,4 +1,4 @@
-//! Text for whoever started the program, on standard output and standard error.
+//! Text for the user who started the program, on standard output and standard error.
 //!
 //! The macros of the standard library panic when nobody reads any more, as in `weir -V 2>&1 | head -1`, and Rust ignores
 //! SIGPIPE. A server whose terminal was closed must not end either, because it had something to say.

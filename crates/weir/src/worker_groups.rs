@@ -84,7 +84,7 @@ const CHANGED: [ChangedDirective; 14] = [
     ),
 ];
 
-/// What `-t` says about the directives of a configuration with so many groups; once for each of them.
+/// What `-t` says about the directives of a configuration with this number of groups; once for each of them.
 pub(crate) fn diagnostics(nodes: &[DirectiveNode], groups: usize) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     if groups > 1 {

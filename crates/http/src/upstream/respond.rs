@@ -108,7 +108,7 @@ impl Exchange {
     }
 
     fn into_body(self: Box<Self>, request: &mut Request, head: &ResponseHead) -> ResponseBody {
-        // For variables, it is not over before the client has it. A subrequest has no client: whoever made it asks next.
+        // For variables, it is not over before the client has it. A subrequest has no client: its parent asks next.
         if !request.is_subrequest() {
             request.upstream.get_or_make().current_try().is_in_progress = true;
         }

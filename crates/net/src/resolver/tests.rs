@@ -376,7 +376,7 @@ fn many_watched_names_are_asked_for_in_turn() {
             largest = largest.max(waiting.len());
             for (reply, from) in waiting.drain(..) {
                 let reply = reply.expect("the script answers all");
-                // Whoever has asked again meanwhile does not listen here any more.
+                // A caller that has asked again in the meantime no longer listens here.
                 let _ = socket.send_to(&reply, from);
                 answered += 1;
             }

@@ -19,7 +19,7 @@ unsafe impl Send for SharedCounters {}
 unsafe impl Sync for SharedCounters {}
 
 impl SharedCounters {
-    /// So many counters.
+    /// A mapping with this number of counters.
     pub fn new(length: usize) -> io::Result<SharedCounters> {
         let bytes = size_of::<AtomicU64>() * length.max(1);
         // SAFETY: an anonymous mapping at an address that the kernel chooses touches no memory that is in use. It is

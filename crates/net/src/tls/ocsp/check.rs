@@ -261,7 +261,7 @@ mod tests {
             panic!("nobody has asked");
         };
         let StatusLookup::Wait(waiter) = cache.turn(&id, 0) else {
-            panic!("somebody asks already");
+            panic!("a request is already in progress");
         };
         drop(asking);
         let options = rt::LoopOptions::default();
