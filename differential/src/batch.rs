@@ -17,10 +17,10 @@ use weir_tests::Port;
 use crate::case::fill::Places;
 use crate::case::tree;
 use crate::case::{Case, Content, Step};
-use crate::observe::{Equal, Observation, error_line, log_format, log_line};
-use crate::side::client::{Observed, Patience, aligned, converse};
+use crate::observe::{CONNECTION, Equal, Observation, error_line, log_format, log_line};
+use crate::side::certificates;
+use crate::side::client::{ClientPorts, Observed, Patience, aligned, converse};
 use crate::side::server::{Program, Refusal, Running};
-use crate::side::tls;
 use crate::side::upstream::{Behind, Received};
 use crate::side::{ADDRESSES, FOLDERS};
 use crate::spent::Spent;
@@ -112,6 +112,13 @@ fn port() -> Port {
     }
 }
 
+/// True when a configuration names a certificate of the machine's.
+fn names_certificates(nodes: &[tree::Node]) -> bool {
+    let is_one = |node: &tree::Node| node.words.iter().any(|word| word.contains("%%TLS%%"));
+    let mut nodes = nodes.iter();
+    nodes.any(|node| is_one(node) || names_certificates(node.children()))
+}
+
 /// The folder and the ports of a start. The folder goes away with it.
 struct Start<'a> {
     cases: &'a [Case],
@@ -155,8 +162,10 @@ impl<'a> Start<'a> {
             fs::create_dir_all(self.folder.join(side))?;
         }
         let mut steps = self.cases.iter().flat_map(|case| &case.talk);
-        if steps.any(|step| matches!(step, Step::Tls { .. })) {
-            tls::write(&self.folder.join("tls"))?;
+        let names_one =
+            |case: &Case| names_certificates(&case.http) || names_certificates(&case.stream);
+        if steps.any(|step| matches!(step, Step::Tls { .. })) || self.cases.iter().any(names_one) {
+            certificates::write(&self.folder.join("tls"))?;
         }
         let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(MODIFIED);
         // Most cases of an area have the same files: links take a tenth of the time of copies.
@@ -423,7 +432,8 @@ impl<'a> Start<'a> {
 
     fn converse(&self, bench: &Bench, number: usize) -> Result<[Observation; 2], String> {
         let case = &self.cases[number];
-        let one = |side: usize| -> Result<(Vec<Observed>, Vec<Vec<Received>>), String> {
+        type Seen = (Vec<Observed>, ClientPorts, Vec<Vec<Received>>);
+        let one = |side: usize| -> Result<Seen, String> {
             let places = self.places(number, side);
             let behind = case
                 .upstreams
@@ -431,8 +441,9 @@ impl<'a> Start<'a> {
                 .enumerate()
                 .map(|(i, upstream)| Behind::start(upstream, i, &places))
                 .collect::<Result<Vec<_>, _>>()?;
-            let events = converse(&case.talk, &places, &behind, bench.patience);
-            Ok((events, behind.into_iter().map(Behind::stop).collect()))
+            let (events, ports) = converse(&case.talk, &places, &behind, bench.patience);
+            let received = behind.into_iter().map(Behind::stop).collect();
+            Ok((events, ports, received))
         };
         // Both at a time: what neither of them answers is waited for once.
         let (oracle, weir) = std::thread::scope(|scope| {
@@ -442,11 +453,17 @@ impl<'a> Start<'a> {
             (oracle.join().unwrap_or_else(failed), weir)
         });
         let (oracle, weir) = (oracle?, weir?);
-        let mut received = [oracle.1, weir.1].into_iter();
-        Ok(aligned([oracle.0, weir.0]).map(|events| Observation {
-            events,
-            received: received.next().unwrap_or_default(),
-            ..Observation::default()
+        let mut rest = [(oracle.1, oracle.2), (weir.1, weir.2)].into_iter();
+        let (sides, steps) = aligned([oracle.0, weir.0]);
+        Ok(sides.map(|events| {
+            let (ports, received) = rest.next().unwrap_or_default();
+            Observation {
+                events,
+                steps: steps.clone(),
+                ports,
+                received,
+                ..Observation::default()
+            }
         }))
     }
 
@@ -459,11 +476,14 @@ impl<'a> Start<'a> {
         for side in 0..2 {
             let bytes = fs::read(self.side(side).join("access.log")).unwrap_or_default();
             let text = String::from_utf8_lossy(&bytes);
-            for (port, values) in text.lines().filter_map(log_line) {
+            for (port, client, mut values) in text.lines().filter_map(log_line) {
                 let outcome = owners
                     .get(&port)
                     .and_then(|number| outcomes[*number].as_mut());
                 if let Some(Outcome::Seen(seen)) = outcome {
+                    if let Some(connection) = seen[side].ports.get(&client) {
+                        values.insert(0, (CONNECTION.to_owned(), connection.to_string()));
+                    }
                     seen[side].log.push(values);
                 }
             }

@@ -345,8 +345,15 @@ fn behind(a: &[Received], b: &[Received], number: usize, found: &mut Found) {
 
 /// What a line of the log tells of what the client sent.
 fn sent_by(line: &LogLine) -> Vec<(String, String)> {
-    let is_sent =
-        |name: &str| ["request", "remote_user"].contains(&name) || name.starts_with("http_");
+    let is_sent = |name: &str| {
+        let own = [
+            "connection",
+            "connection_requests",
+            "request",
+            "remote_user",
+        ];
+        own.contains(&name) || name.starts_with("http_")
+    };
     let sent = line.iter().filter(|(name, _)| is_sent(name));
     sent.cloned().collect()
 }

@@ -1,7 +1,7 @@
 //! What one side showed of a case, with what belongs to the place and not to the case made equal.
 
 use crate::case::fill::replaced;
-use crate::side::client::Event;
+use crate::side::client::{ClientPorts, Event};
 use crate::side::reply::Response;
 use crate::side::upstream::Received;
 
@@ -10,6 +10,10 @@ use crate::side::upstream::Received;
 pub struct Observation {
     /// What the client got, with the number of its connection.
     pub events: Vec<(usize, Event)>,
+    /// The steps of the conversation that observed them.
+    pub steps: Vec<usize>,
+    /// The ports of its connections.
+    pub ports: ClientPorts,
     /// What each server behind received.
     pub received: Vec<Vec<Received>>,
     /// Lines of the access log: names and values of variables.
@@ -96,9 +100,12 @@ pub const VARIABLES: &[&str] = &[
     "uid_got",
 ];
 
-/// The `log_format` of the machine. The first value is the port, by which the line's case is found.
+/// What a line has beside its variables: the number of the connection in its case, which the client's port tells.
+pub const CONNECTION: &str = "connection";
+
+/// The `log_format` of the machine. The first values are the server's port, by which the line's case is found, and the client's.
 pub fn log_format() -> String {
-    let mut format = String::from("log_format differential '$server_port");
+    let mut format = String::from("log_format differential '$server_port\t$realip_remote_port");
     for name in VARIABLES {
         format.push_str(&format!("\t${name}"));
     }
@@ -106,14 +113,17 @@ pub fn log_format() -> String {
     format
 }
 
-/// Parts a line of the access log: the port, and the variables that have a value.
-pub fn log_line(line: &str) -> Option<(u16, LogLine)> {
+/// Parts a line of the access log: the server's port and the client's, and the variables that have a value.
+pub fn log_line(line: &str) -> Option<(u16, u16, LogLine)> {
     let mut values = line.split('\t');
     let port = values.next()?.parse().ok()?;
+    // A client at a UNIX domain socket has none.
+    let client = values.next()?.parse().unwrap_or(0);
     let pairs = VARIABLES.iter().zip(values);
     let pairs = pairs.filter(|(_, value)| *value != "-");
     Some((
         port,
+        client,
         pairs
             .map(|(name, value)| ((*name).to_owned(), value.to_owned()))
             .collect(),
@@ -239,8 +249,9 @@ mod tests {
 
     #[test]
     fn a_line_of_the_log_has_its_variables() {
-        let (port, pairs) = log_line("18000\t200\tGET / HTTP/1.1\t-\t/").expect("it is a line");
-        assert_eq!(port, 18000);
+        let line = "18000\t40000\t200\tGET / HTTP/1.1\t-\t/";
+        let (port, client, pairs) = log_line(line).expect("it is a line");
+        assert_eq!((port, client), (18000, 40000));
         assert_eq!(pairs.len(), 3);
         assert_eq!(pairs[2], ("request_uri".to_owned(), "/".to_owned()));
         assert_eq!(log_line("x"), None);

@@ -1,8 +1,8 @@
 //! A case as data: what it needs, what runs behind the server, the server's configuration, and the client.
 //!
 //! In all texts these are filled in: `%%PORT%%` and `%%PORT2%%`, on which the server listens; `%%APP%%` and `%%APP2%%`,
-//! ports for applications; `%%DIR%%`, the folder of the case; `%%USER%%`; `%%PYTHON%%`, `%%SITE%%`, `%%NODE%%`, where
-//! packages were installed to.
+//! ports for applications; `%%DIR%%`, the folder of the case; `%%USER%%`; `%%PYTHON%%`, `%%SITE%%`, `%%NODE%%`, `%%GO%%`,
+//! where packages were installed to.
 
 use std::time::Duration;
 
@@ -24,7 +24,8 @@ pub(crate) struct Case {
     pub(crate) prepare: Vec<&'static str>,
     /// Commands that go on, and the port or the socket at which they listen then.
     pub(crate) applications: Vec<(&'static str, &'static str)>,
-    /// The whole configuration but for what says where it stands.
+    /// The whole configuration but for what says where it stands. Empty for a client that is a script for `box.sh`, which
+    /// starts the server itself.
     pub(crate) configuration: &'static str,
     /// Each line that it prints is something that was seen.
     pub(crate) client: &'static str,
@@ -60,8 +61,14 @@ impl Case {
         for (command, place) in &self.applications {
             stage.start(command, place)?;
         }
-        stage.serve(server, self.configuration)?;
-        let mut seen = stage.client(self.client, PATIENCE)?;
+        let client = match self.configuration {
+            "" => format!("sh box.sh {} . {}", server.binary.display(), self.client),
+            configuration => {
+                stage.serve(server, configuration)?;
+                self.client.to_owned()
+            }
+        };
+        let mut seen = stage.client(&client, PATIENCE)?;
         // What the applications saw is worth as much as what the client did.
         let application = stage.read("seen");
         let lines = application.lines().map(|line| stage.plain(line));

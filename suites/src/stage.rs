@@ -124,6 +124,7 @@ impl Stage {
             .replace("%%PYTHON%%", &path(needs::python()))
             .replace("%%SITE%%", &path(needs::site_packages()))
             .replace("%%NODE%%", &path(needs::node_modules()))
+            .replace("%%GO%%", &path(needs::go("")))
     }
 
     /// Writes a file.

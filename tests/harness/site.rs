@@ -29,6 +29,8 @@ pub struct Site {
     umask: Option<&'static str>,
     /// The server is started from a copy of its binary, in the site's folder.
     is_copied: bool,
+    /// The words before the command: see [`Site::launched_by`].
+    launcher: Vec<String>,
 }
 
 /// A site whose `http` block has this text; the usual surroundings are added: one worker, an
@@ -85,7 +87,14 @@ impl Site {
             environment: Vec::new(),
             umask: None,
             is_copied: false,
+            launcher: Vec::new(),
         }
+    }
+
+    /// Starts the server by another program, whose arguments end with a command that it becomes.
+    pub fn launched_by(mut self, launcher: &[&str]) -> Self {
+        self.launcher = launcher.iter().map(|word| (*word).to_owned()).collect();
+        self
     }
 
     /// Starts the server with this umask, such as `077`.
@@ -107,6 +116,11 @@ impl Site {
             true => self.folder.join("program"),
             false => binary::path().to_path_buf(),
         };
+        if let [launcher, arguments @ ..] = &self.launcher[..] {
+            let mut command = Command::new(launcher);
+            command.args(arguments).arg(program);
+            return command;
+        }
         let Some(mask) = self.umask else {
             return Command::new(program);
         };

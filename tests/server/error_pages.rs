@@ -418,3 +418,36 @@ fn a_page_that_a_malformed_request_cannot_reach_is_a_500() {
     let reply = server.get("/..").expect(500);
     assert!(reply.text().contains("500 Internal Server Error"));
 }
+
+/// The request has come to its directory once more when the index is refused.
+#[test]
+fn a_cycle_of_an_index_leaves_the_arguments() {
+    let server = http(
+        "log_format seen '$status $uri?$args'; access_log access.log seen;
+         server { listen 127.0.0.1:%%PORT%%; rewrite ^/a/index.html$ /a/ last; }",
+    )
+    .file("html/a/index.html", "index")
+    .start();
+    assert_eq!(server.get("/a/?x=1").status, 500);
+    server.line("access.log", "500 /a/?x=1");
+}
+
+/// What an application sets for its client does not depend on a file.
+#[test]
+fn a_missing_file_leaves_the_cookies_of_the_application_that_named_it() {
+    let server = http(
+        "server { listen 127.0.0.1:%%PORT%%; error_page 404 /404.html;
+            location /app {
+                add_header Set-Cookie a=b; add_header X-Own c; add_header X-Accel-Redirect /none; return 200;
+            }
+            location / { proxy_pass http://127.0.0.1:%%PORT%%/app; }
+            location = /none { root html; }
+            location = /404.html { root html; } }",
+    )
+    .file("html/404.html", "not here")
+    .start();
+    let reply = server.get("/").expect(404);
+    assert_eq!(reply.text(), "not here");
+    assert_eq!(reply.all("Set-Cookie"), ["a=b"]);
+    assert!(!reply.has("X-Own"));
+}

@@ -303,3 +303,24 @@ fn date_and_server_are_there_although_an_applications_would_be_passed_on() {
         ("own", "Sun, 09 Sep 2001 01:46:40 GMT")
     );
 }
+
+/// As of an HTTP server's response: the first one counts, and the log tells of the others.
+#[test]
+fn fields_that_an_application_repeats_are_in_the_log() {
+    if weir_tests::skip_on_oracle("Debian's is too old to warn") {
+        return;
+    }
+    let origin = Scripted::start(|stream, _| {
+        read_until(stream, b",");
+        send(
+            stream,
+            "Status: 200 OK\r\nContent-Type: text/a\r\nContent-type: text/b\r\n\r\nx",
+        );
+    });
+    let server = scgi_site(origin.port()).start();
+    assert_eq!(server.get("/").expect(200).field("Content-Type"), "text/a");
+    server.line(
+        "error.log",
+        "upstream sent duplicate header line: \"Content-type: text/b\", previous value: \"Content-Type: text/a\", ignored",
+    );
+}

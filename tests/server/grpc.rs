@@ -221,3 +221,36 @@ fn a_response_has_a_date_although_the_servers_would_be_passed_on() {
         assert!(!reply.field(name).is_empty(), "{name}");
     }
 }
+
+#[test]
+fn a_length_that_is_none_is_502_and_of_repeated_fields_the_first_counts() {
+    if skip_on_oracle(
+        "Debian's takes any length, and the last of repeated fields; newer ones do not",
+    ) {
+        return;
+    }
+    // A connection with a wrong response is not used again.
+    let origin = Scripted::start(|stream, number| {
+        let mut origin = Http2::accept(stream);
+        let more = [
+            [("content-length", "x"), ("x-a", "1")],
+            [("content-length", "5"), ("content-length", "5")],
+            [("location", "/a"), ("location", "/b")],
+        ];
+        let (Some(stream), Some(more)) = (request(&mut origin), more.get(number)) else {
+            return;
+        };
+        let head = [&[(":status", "200")], &more[..]].concat();
+        origin.headers(stream, &head, false);
+        origin.data(stream, b"hello", true);
+    });
+    let server = site(&origin).start();
+    let mut client = Http2::connect(&server, &[]);
+    let mut ask = || {
+        let stream = client.request("POST", "/a.B/c", &[("te", "trailers")], true);
+        client.reply(stream)
+    };
+    assert_eq!([ask().status, ask().status], [502, 502]);
+    let reply = ask();
+    assert_eq!((reply.status, reply.field("location")), (200, "/a"));
+}

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use proto::h2::ErrorCode;
-use proto::h2::frame::{flag, kind};
+use proto::h2::frame::{self, FrameHead, flag, kind};
 use proto::h2::settings::id;
 use weir_tests::{
     Heard, Http2, Scripted, Server, Signal, Site, http, is_oracle, read_until, send, skip_on_oracle,
@@ -554,4 +554,89 @@ fn empty_content_is_announced_as_such() {
     assert_eq!(client.reply(stream).text(), "true");
     let stream = client.request("POST", "/", &[], true);
     assert_eq!(client.reply(stream).text(), "false");
+}
+
+/// As an empty chunked one of HTTP/1.
+#[test]
+fn content_that_turns_out_to_be_empty_has_a_length() {
+    let origin = counting_origin();
+    let server = site(&format!(
+        "location / {{ add_header X-Length '[$content_length]' always; proxy_pass http://127.0.0.1:{}; }}",
+        origin.port()
+    ))
+    .start();
+    let mut client = client(&server);
+    let stream = client.request("POST", "/", &[], false);
+    client.data(stream, b"", true);
+    assert_eq!(client.reply(stream).field("x-length"), "[0]");
+    assert_eq!(client.get("/").field("x-length"), "[]");
+}
+
+/// Two window updates for each frame of a hundred bytes, which is the size that the configuration asks for.
+#[test]
+fn a_client_that_returns_each_small_frame_at_once_gets_all_of_them() {
+    let content: Vec<u8> = (0..400_000u32).map(|n| (n % 251) as u8).collect();
+    let server = site("http2_chunk_size 100;")
+        .file("html/big", &content)
+        .start();
+    let reply = client(&server).get("/big");
+    assert_eq!(reply.reset, None);
+    assert!(reply.body == content, "{} bytes", reply.body.len());
+}
+
+/// A closed stream does not count (RFC 9113, section 5.1.2), whatever the server still does for it.
+#[test]
+fn streams_that_were_reset_make_room_for_others_at_once() {
+    let server = site("http2_max_concurrent_streams 2;")
+        .file("html/index.html", vec![b'x'; 1000])
+        .start();
+    let mut client = Http2::connect(&server, &[(id::INITIAL_WINDOW_SIZE, 10)]);
+    client.takes_all = false;
+    let first = [(); 2].map(|()| client.request("GET", "/index.html", &[], true));
+    for stream in first {
+        client.hear(|heard| matches!(heard, Heard::Data { .. }) && heard.stream() == Some(stream));
+    }
+    // In one write, so that nothing of the server's own ends in between.
+    let mut bytes = Vec::new();
+    for stream in first {
+        frame::write_reset(stream, ErrorCode::CANCEL, &mut bytes);
+    }
+    frame::write_settings(&[(id::INITIAL_WINDOW_SIZE, 65_535)], &mut bytes);
+    let next = first.map(|stream| stream + 4);
+    for stream in next {
+        // GET, http, /index.html, and a name of one letter.
+        let block = [0x82, 0x86, 0x85, 0x01, 1, b'a'];
+        let head = FrameHead {
+            length: block.len() as u32,
+            kind: kind::HEADERS,
+            flags: flag::END_HEADERS | flag::END_STREAM,
+            stream,
+        };
+        bytes.extend(head.bytes());
+        bytes.extend(block);
+    }
+    client.send(&bytes);
+    for stream in next {
+        let reply = client.reply(stream);
+        assert_eq!(
+            (reply.status, reply.body.len()),
+            (200, 1000),
+            "{:?}",
+            reply.reset
+        );
+    }
+}
+
+/// RST_STREAM of a stream that has not begun would be an error of the server's own.
+#[test]
+fn a_wrong_priority_of_a_stream_that_has_not_begun_ends_the_connection() {
+    let server = site("").start();
+    for (payload, code) in [
+        (&[0, 0, 0, 3][..], ErrorCode::FRAME_SIZE_ERROR),
+        (&[0, 0, 0, 3, 15], ErrorCode::PROTOCOL_ERROR),
+    ] {
+        let mut client = client(&server);
+        client.frame(kind::PRIORITY, 0, 3, payload);
+        assert_eq!(client.end(), Some(code));
+    }
 }

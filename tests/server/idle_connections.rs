@@ -16,7 +16,7 @@ const MANY: usize = 400;
 const MEMORY: u64 = MANY as u64 * 12 * 1024;
 
 /// What the worker has in memory of its own, in bytes.
-fn memory(server: &Server) -> u64 {
+pub(crate) fn memory(server: &Server) -> u64 {
     let pid = server.get("/pid").text();
     let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("it lives");
     let line = rollup
@@ -52,7 +52,9 @@ fn idle_connections_give_the_memory_for_a_request_back() {
     for connection in &mut idle {
         assert_eq!(connection.get("/").text(), "1");
     }
-    let few = until(|| (memory(&server) < before + MEMORY).then_some(()));
+    let is_little = || (memory(&server) < before + MEMORY).then_some(());
+    // Memory goes back some seconds after a peak, when a thread of the pool has time for it.
+    let few = until(is_little).or_else(|| until(is_little));
     assert!(few.is_some(), "{before} and then {}", memory(&server));
     for connection in &mut idle {
         assert_eq!(connection.get("/").text(), "2");

@@ -191,3 +191,53 @@ fn a_body_beyond_its_buffer_is_in_a_file_that_scripts_can_open() {
     assert_eq!(post("/small"), "1000 nil\n");
     assert_eq!(post("/passed"), "45150\n");
 }
+
+#[test]
+fn content_that_a_script_stops_reading_is_complete_for_the_next_reader() {
+    if skip_on_oracle("nginx passes on what has been read so far") {
+        return;
+    }
+    let Some(server) = with(
+        "client_body_buffer_size 16k;",
+        r#"access_by_lua_block {
+            local turns = tonumber(ngx.var.arg_turns)
+            if turns then
+                ngx.thread.spawn(function() ngx.req.read_body() end)
+                for _ = 1, turns do ngx.sleep(0) end
+                ngx.exit(ngx.OK)
+            end
+        }
+        location = /buffered { proxy_pass http://127.0.0.1:%%PORT%%/sum; }
+        location = /streamed { proxy_request_buffering off; proxy_pass http://127.0.0.1:%%PORT%%/sum; }
+        location = /sum { client_body_buffer_size 1m; content_by_lua_block {
+            ngx.req.read_body()
+            local body = ngx.req.get_body_data()
+            ngx.print(#body, " ", ngx.md5(body))
+        } }"#,
+    ) else {
+        return;
+    };
+    let content: String = (0..40_000).map(|n| format!("{n:07}\n")).collect();
+    let sum = |target: &str| {
+        let mut connection = server.connect();
+        let length = format!("Content-Length: {}", content.len());
+        connection.request("POST", target, &[&length]);
+        // In pieces, so that the file is written to more than once.
+        for piece in content.as_bytes().chunks(24 * 1024) {
+            connection.send(piece);
+        }
+        connection.reply().expect(200).text()
+    };
+    let whole = sum("/sum");
+    assert!(whole.starts_with("320000 "));
+    // The script ends at different moments of the reading, some of them while the file is being written.
+    for turns in 0..60 {
+        for target in ["buffered", "streamed"] {
+            assert_eq!(
+                sum(&format!("/{target}?turns={turns}")),
+                whole,
+                "{turns} {target}"
+            );
+        }
+    }
+}

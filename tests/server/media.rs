@@ -28,6 +28,36 @@ fn an_flv_file_begins_at_a_byte() {
     assert_eq!(server.request("POST", "/a.flv", &[]).status, 405);
 }
 
+/// Also where the handlers of one are outside and those of another inside.
+#[test]
+fn the_last_directive_that_makes_a_response_counts() {
+    let server = http(
+        "server { listen 127.0.0.1:%%PORT%%;
+            location /pixel/ { flv; mp4; empty_gif; }
+            location /film/ { empty_gif; flv; }
+            location /status/ { flv; stub_status; } }",
+    )
+    .file("html/pixel/a.flv", "0123456789")
+    .file("html/film/a.flv", "0123456789")
+    .file("html/film/index.html", "index")
+    .file("html/status/a.flv", "0123456789")
+    .start();
+    let pixel = server.get("/pixel/a.flv").expect(200);
+    assert_eq!(pixel.field("Content-Type"), "image/gif");
+    assert_eq!(
+        server.get("/film/a.flv?start=6").body,
+        b"FLV\x01\x05\0\0\0\x09\0\0\0\x006789"
+    );
+    // What it leaves to others is not the picture either.
+    server.answers(&[("/film/", 200, "index"), ("/film/none", 404, "")]);
+    assert!(
+        server
+            .get("/status/a.flv")
+            .text()
+            .starts_with("Active connections")
+    );
+}
+
 /// A box of an MP4 file.
 fn box_of(name: &str, content: &[u8]) -> Vec<u8> {
     let mut out = (content.len() as u32 + 8).to_be_bytes().to_vec();

@@ -407,6 +407,93 @@ fn a_certificate_that_has_changed_is_read_again_and_only_its_server_is_built() {
     server.line("error.log", "1 of 3 servers were taken over");
 }
 
+/// A server block with twenty locations.
+fn large_server(number: usize) -> String {
+    let locations = (0..20).map(|at| match at % 3 {
+        0 => format!("location /a{at}/ {{ expires 1d; }} "),
+        1 => format!("location ~ x{at}$ {{ add_header X s{number}; }} "),
+        _ => format!("location /r{at}/ {{ return 301 /s{number}$request_uri; }} "),
+    });
+    let locations: String = locations.collect();
+    format!("server {{ listen 127.0.0.1:%%PORT%%; server_name s{number}; {locations} }}\n")
+}
+
+/// The answer of the server of this name.
+fn ask(server: &Server, name: &str, path: &str) -> Reply {
+    server.raw(format!("GET {path} HTTP/1.1\r\nHost: {name}\r\n\r\n"))
+}
+
+/// What a process has in memory, in bytes; of what it shares its part.
+fn memory_of(process: i32) -> u64 {
+    let rollup = format!("/proc/{process}/smaps_rollup");
+    let rollup = std::fs::read_to_string(rollup).expect("it lives");
+    let mut lines = rollup.lines();
+    let line = lines.find_map(|line| line.strip_prefix("Pss_Anon:"));
+    let kilobytes = line.map(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>());
+    kilobytes.expect("a line").expect("a number") * 1024
+}
+
+#[test]
+fn a_master_keeps_little_of_its_servers() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    const FEW: usize = 50;
+    const MANY: usize = 100;
+    let memory = |count: usize| {
+        let servers: String = (0..count).map(large_server).collect();
+        let server = http(&servers).start();
+        ask(&server, "s0", "/r2/").expect(301);
+        let memory = memory_of(server.pid().as_raw_nonzero().get());
+        server.stop();
+        memory
+    };
+    // What is the same for any number of servers is in both.
+    let few = memory(FEW);
+    let many = memory(FEW + MANY);
+    let each = many.saturating_sub(few) / MANY as u64;
+    assert!(each < 15_000, "{each} bytes for each server");
+}
+
+#[test]
+fn equal_patterns_of_servers_set_the_variables_of_each() {
+    let server = |name: &str, group: &str| {
+        format!(
+            "server {{ listen 127.0.0.1:%%PORT%%; server_name {name};
+                 location ~ ^/(?<first>[a-z]+)/(?<second>[a-z]+)$ {{ return 200 \"{name} ${group} $1 $2\"; }} }}"
+        )
+    };
+    let block = [server("a", "first"), server("b", "second")].concat();
+    let server = http(&block).start();
+    for (name, group) in [("a", "x"), ("b", "y"), ("a", "x")] {
+        let answer = ask(&server, name, "/x/y").text();
+        assert_eq!(answer, format!("{name} {group} x y"));
+    }
+}
+
+#[test]
+fn servers_that_inherit_the_same_have_their_own_changes() {
+    let block = "add_header A outer; proxy_set_header B outer;
+        server { listen 127.0.0.1:%%PORT%%; server_name a; location / { return 200 a; } location /p { proxy_pass http://127.0.0.1:%%PORT1%%; } }
+        server { listen 127.0.0.1:%%PORT%%; server_name b; add_header A inner; proxy_set_header B inner;
+            location / { return 200 b; } location /p { proxy_pass http://127.0.0.1:%%PORT1%%; } }
+        server { listen 127.0.0.1:%%PORT%%; server_name c; location / { add_header A location; return 200 c; }
+            location /p { proxy_set_header B location; proxy_pass http://127.0.0.1:%%PORT1%%; } }
+        server { listen 127.0.0.1:%%PORT%%; server_name d; location / { return 200 d; } location /p { proxy_pass http://127.0.0.1:%%PORT1%%; } }
+        server { listen 127.0.0.1:%%PORT1%%; return 200 $http_b; }";
+    let server = http(block).start();
+    for (name, expected) in [
+        ("a", "outer"),
+        ("b", "inner"),
+        ("c", "location"),
+        ("d", "outer"),
+    ] {
+        let plain = ask(&server, name, "/");
+        assert_eq!(plain.field("A"), expected, "{name}");
+        assert_eq!(ask(&server, name, "/p").text(), expected, "{name}");
+    }
+}
+
 #[test]
 fn a_variable_that_no_server_sets_any_more_is_unknown() {
     if skip_on_oracle(WHY) {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use weir_tests::{Connection, Server, http};
+use weir_tests::{Connection, Server, http, until};
+
+use crate::idle_connections::memory;
 
 /// Longer than the server keeps what it has read for a client that does not take it.
 const SILENCE: Duration = Duration::from_millis(1300);
@@ -105,4 +107,74 @@ fn what_comes_in_chunks_and_slowly_is_complete() {
         let written = std::fs::read(server.path("files").join(file));
         assert!(written.expect("a file") == large, "{target}");
     }
+}
+
+/// Framing that arrives alone carries no content, and must leave no trace in what is passed on.
+#[test]
+fn chunks_that_arrive_byte_by_byte_are_one_body() {
+    let server = server();
+    for target in ["/put/e", "/put-streamed/f"] {
+        let mut client = server.connect();
+        client.request("PUT", target, &["Transfer-Encoding: chunked"]);
+        for byte in b"5;x=y\r\nhello\r\n6\r\n world\r\n0\r\n" {
+            client.send([*byte]);
+            assert!(client.is_quiet_for(Duration::from_millis(20)), "{target}");
+        }
+        client.send("\r\n");
+        assert_eq!(client.reply().status, 201, "{target}");
+        let file = target.rsplit('/').next().expect("a name");
+        let written = std::fs::read_to_string(server.path("files").join(file));
+        assert_eq!(written.expect("a file"), "hello world", "{target}");
+    }
+}
+
+/// How many clients the tests of memory have.
+const MANY: usize = 400;
+
+/// What they may cost together, in bytes: 30 KB each, of which 10 are the loop's buffers for all of them. What one of them
+/// takes before it turns out to be slow is about twice as much.
+const MEMORY: u64 = MANY as u64 * 30 * 1024;
+
+/// Waits until clients cost as little as they may.
+fn assert_little_memory(server: &Server, before: u64) {
+    let little = until(|| (memory(server) < before + MEMORY).then_some(()));
+    let after = memory(server);
+    assert!(little.is_some(), "{before} and then {after}");
+}
+
+#[test]
+fn slow_readers_cost_little_memory_while_they_are_connected() {
+    if weir_tests::skip_on_oracle("nginx keeps what it has read for them") {
+        return;
+    }
+    let server = server();
+    let before = memory(&server);
+    let mut readers: Vec<_> = (0..MANY).map(|_| slow_reader(&server, "/copied")).collect();
+    for reader in &mut readers {
+        reader.at_least(1);
+    }
+    assert_little_memory(&server, before);
+}
+
+#[test]
+fn slow_uploads_cost_little_memory_while_they_last() {
+    if weir_tests::skip_on_oracle("nginx keeps what it has read of them") {
+        return;
+    }
+    let server = server();
+    let before = memory(&server);
+    let part = &content()[..100_000];
+    let clients: Vec<_> = (0..MANY)
+        .map(|index| {
+            let mut client = server.connect();
+            let length = format!("Content-Length: {LARGE}");
+            client.request("PUT", &format!("/put/{index}"), &[&length]);
+            client.send(part);
+            client
+        })
+        .collect();
+    // Accepted in order: one that came after all of them has an answer, so they have been read, too.
+    assert_eq!(server.get("/pid").status, 200);
+    assert_little_memory(&server, before);
+    drop(clients);
 }

@@ -104,6 +104,45 @@ fn the_start_a_reload_and_the_end_are_told() {
     assert!(server.ended().success());
 }
 
+/// systemd reads nothing while it reads all units again, and its queue is short. The master goes on, and what it had to say
+/// arrives later, in its order.
+#[test]
+fn a_manager_that_does_not_read_stops_nothing() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let manager = ServiceManager::new("busy");
+    let mut server = start(&manager, &[]);
+    // Each reload is two messages, and the kernel's queue has room for a few hundred at most.
+    const RELOADS: usize = 300;
+    let pass = |server: &mut Server, number: usize| {
+        let block = format!(
+            "server {{ listen 127.0.0.1:%%PORT%%; location / {{ return 200 {number}; }} }}"
+        );
+        server.reconfigure(&block);
+        server.signal(Signal::HUP);
+        let is_there = || (server.get("/").text() == number.to_string()).then_some(());
+        assert!(until(is_there).is_some(), "reload {number}");
+    };
+    (0..RELOADS).for_each(|number| pass(&mut server, number));
+    manager.wait_for("READY=1", 0);
+    let is_ready = |text: &String| text.contains("READY=1");
+    let all = until(|| {
+        manager.wait_for("READY=1", 0);
+        let count = manager
+            .messages
+            .borrow()
+            .iter()
+            .filter(|text| is_ready(text))
+            .count();
+        (count > RELOADS).then_some(())
+    });
+    assert!(all.is_some(), "{:?}", manager.messages.borrow().len());
+    server.signal(Signal::QUIT);
+    manager.wait_for("STOPPING=1", 0);
+    assert!(server.ended().success());
+}
+
 /// The unit follows the server into the new binary.
 #[test]
 fn an_upgrade_moves_the_unit() {
@@ -148,6 +187,9 @@ fn a_passed_socket_is_used() {
     let manager = ServiceManager::new("activation");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
+    // One that the configuration had at an earlier start.
+    let dropped = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let dropped_port = dropped.local_addr().expect("an address").port();
     // Connected before there is a server: the kernel's queue has it.
     let waiting = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
     let text = format!(
@@ -160,15 +202,16 @@ fn a_passed_socket_is_used() {
     let mut child = Command::new("/bin/sh")
         .args([
             "-c",
-            "exec 3<&0 </dev/null; LISTEN_PID=$$; export LISTEN_PID; exec \"$0\" \"$@\"",
+            "exec 3<&0 4>&1 </dev/null >/dev/null; LISTEN_PID=$$; export LISTEN_PID; exec \"$0\" \"$@\"",
         ])
         .arg(server_path())
         .args(["-c", "nginx.conf", "-p"])
         .arg(format!("{}/", folder.display()))
-        .env("LISTEN_FDS", "1")
-        .env("LISTEN_FDNAMES", "http")
+        .env("LISTEN_FDS", "2")
+        .env("LISTEN_FDNAMES", "http:weir tcp")
         .env("NOTIFY_SOCKET", &manager.path)
         .stdin(Stdio::from(OwnedFd::from(listener)))
+        .stdout(Stdio::from(OwnedFd::from(dropped)))
         .spawn()
         .expect("a shell");
     manager.wait_for("READY=1", 0);
@@ -176,6 +219,11 @@ fn a_passed_socket_is_used() {
     assert_eq!(reply.text(), "passed");
     // It is in the store, for the next start.
     manager.wait_for(&format!("FDNAME=weir tcp 127.0.0.1+{port}"), 0);
+    // The other one leaves the store, which would keep it open.
+    let left = manager.wait_for(&format!("FDNAME=weir tcp 127.0.0.1+{dropped_port}"), 0);
+    assert!(manager.messages.borrow()[left].contains("FDSTOREREMOVE=1"));
+    let refused = std::net::TcpStream::connect(("127.0.0.1", dropped_port));
+    assert!(refused.is_err(), "nobody listens there any more");
     let process = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(process, Signal::QUIT).expect("it lives");
     assert!(child.wait().expect("a child").success());

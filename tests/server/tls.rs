@@ -552,6 +552,21 @@ fn a_request_without_a_host_does_not_get_around_the_default_servers_demand() {
 }
 
 #[test]
+fn a_server_that_is_alone_at_its_address_serves_every_host() {
+    let ours = authority("Ours");
+    let server = https(&format!(
+        "{CERTIFICATE} ssl_client_certificate ca.crt;
+         server {{ listen 127.0.0.1:%%PORT%% ssl; server_name *.example ~^x; ssl_verify_client optional; return 200 $host; }}"
+    ))
+    .file("ca.crt", ours.pem())
+    .start();
+    let mut stream = Client::new().connect(&server, 0, "a.example");
+    let answer = ask(&mut stream, "/", "Host: b.example").expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert_eq!(body(&answer), "b.example");
+}
+
+#[test]
 fn plain_http_on_the_port_is_told_so() {
     let server = https(&format!(
         "server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE} error_page 497 =200 /plain;

@@ -133,24 +133,24 @@ fn the_way_back_brings_the_connections_back() {
     server.stop();
 }
 
-/// A server with a cache before another one of its own, whose answers are all different.
+/// A cache before an origin whose answers are all different. The answers say which process sent them, and how old the
+/// connection is.
+pub(crate) const CACHED: &str = "proxy_cache_path cache keys_zone=one:1m;
+    server {
+        listen 127.0.0.1:%%PORT%%;
+        location / {
+            proxy_pass http://127.0.0.1:%%PORT1%%;
+            proxy_cache one;
+            proxy_cache_valid 1h;
+            add_header X-Cache $upstream_cache_status;
+            add_header X-Process $pid;
+            add_header X-Requests $connection_requests;
+        }
+    }
+    server { listen 127.0.0.1:%%PORT1%%; location / { return 200 $request_id; } }";
+
 fn cached() -> Server {
-    http(
-        "proxy_cache_path cache keys_zone=one:1m;
-         server {
-             listen 127.0.0.1:%%PORT%%;
-             location / {
-                 proxy_pass http://127.0.0.1:%%PORT1%%;
-                 proxy_cache one;
-                 proxy_cache_valid 1h;
-                 add_header X-Cache $upstream_cache_status;
-                 add_header X-Process $pid;
-             }
-         }
-         server { listen 127.0.0.1:%%PORT1%%; location / { return 200 $request_id; } }",
-    )
-    .main("worker_processes 2;")
-    .start()
+    http(CACHED).main("worker_processes 2;").start()
 }
 
 /// Asks until the answer comes from the cache.

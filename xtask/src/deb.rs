@@ -1,4 +1,4 @@
-//! `cargo xtask deb`: Debian packages in `target/deb`.
+//! `cargo xtask deb`: Debian packages in `target/deb`, and their tests in `target/deb/autopkgtest`.
 //!
 //! - `weir-bin`: the program, its manual page and completions.
 //! - `weir`: the service of its own, with a configuration in `/etc/weir`.
@@ -66,7 +66,10 @@ const PACKAGES: &[DebianPackage] = &[
     },
     DebianPackage {
         name: "weir-nginx",
-        files: &[],
+        files: &[(
+            "packaging/systemd/nginx.service.conf",
+            "lib/systemd/system/nginx.service.d/10-weir.conf",
+        )],
         has_program: false,
     },
 ];
@@ -98,6 +101,27 @@ pub(crate) fn run(flags: &mut Flags) -> Outcome {
         let mut pack = Command::new("dpkg-deb");
         pack.args(["--root-owner-group", "--build", compression]);
         shell::run(pack.arg(&tree).arg(&target), PACK)?;
+    }
+    write_tests(&target.join("autopkgtest"))
+}
+
+/// The tests of the packages as a source package has them, for autopkgtest.
+fn write_tests(place: &Path) -> Outcome {
+    let _ = fs::remove_dir_all(place);
+    let debian = place.join("debian");
+    let control = format!(
+        "Source: weir\nSection: httpd\nPriority: optional\nMaintainer: {MAINTAINER}\nStandards-Version: 4.6.2\n\n\
+         Package: weir-bin\nArchitecture: any\nDescription: web server\n"
+    );
+    write(&debian.join("control"), control.as_bytes(), 0o644)?;
+    write(
+        &debian.join("changelog"),
+        changelog("weir")?.as_bytes(),
+        0o644,
+    )?;
+    for name in ["control", "service", "take-over"] {
+        let from = Path::new("packaging/debian/tests").join(name);
+        write(&debian.join("tests").join(name), &read(&from)?, 0o755)?;
     }
     Ok(())
 }

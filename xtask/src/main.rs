@@ -7,11 +7,15 @@
 #![forbid(unsafe_code)]
 
 mod deb;
+mod dist;
 mod docs;
 mod figures;
+mod image;
 mod lua_suites;
+mod release;
 mod rust;
 mod suites;
+mod supply;
 mod tidy;
 
 use std::process::ExitCode;
@@ -68,6 +72,26 @@ const TASKS: &[(&str, &str, Task)] = &[
         "deb",
         "Debian packages in target/deb: weir-bin, weir, weir-nginx (--binary PATH: of this binary)",
         deb::run,
+    ),
+    (
+        "dist",
+        "the binary that is handed out, and its debug symbols (--target TRIPLE; --verify: builds twice and compares)",
+        dist::run,
+    ),
+    (
+        "image",
+        "container images in target/image, as an OCI layout (--slim: only the small one; --check: runs it; --binary PATH; --base TAR)",
+        image::run,
+    ),
+    (
+        "supply",
+        "licences and sources of all dependencies (--advisories: also known vulnerabilities, which are fetched)",
+        supply::run,
+    ),
+    (
+        "release",
+        "all that is handed out, with sums, in target/release-out (--key FILE: signs; --binary PATH; --no-image)",
+        release::run,
     ),
     (
         "lua-suites",

@@ -62,6 +62,9 @@ const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"WRec");
 const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"WeirSeg1");
 const TRAILER_MAGIC: u64 = u64::from_le_bytes(*b"WeirEnd1");
 const STORE_MAGIC: u64 = u64::from_le_bytes(*b"WeirSto1");
+/// The last letter of the store's magic number. It is the version of everything in the directory: a change that this code
+/// could not read has another one, and then it leaves the directory alone.
+pub(crate) const STORE_FORMAT: char = '1';
 const EXTENT_BYTES: usize = 40;
 const TABLE_ENTRY: usize = 32;
 const UNKNOWN_LENGTH: u64 = u64::MAX;
@@ -445,6 +448,14 @@ pub(crate) fn write_store(seed: u64) -> [u8; HEADER] {
 
 pub(crate) fn read_store(bytes: &[u8]) -> Option<u64> {
     is_whole(bytes, STORE_MAGIC).then(|| u64_at(bytes, 8))
+}
+
+/// The format of a store that this version does not read: its number, if the bytes begin as all versions' do.
+pub(crate) fn foreign_format(bytes: &[u8]) -> Option<char> {
+    let name = STORE_MAGIC.to_le_bytes();
+    let number = *bytes.strip_prefix(&name[..name.len() - 1])?.first()?;
+    let number = char::from(number);
+    (number.is_ascii_graphic() && number != STORE_FORMAT).then_some(number)
 }
 
 /// Puts the checksum of all before into the last eight bytes.

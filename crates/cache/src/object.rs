@@ -228,11 +228,12 @@ impl CachedObject {
     /// The first part that is missing at or after `offset`.
     pub fn first_hole(&self, offset: u64) -> Option<Range<u64>> {
         let mut begin = offset;
-        for held in self.stored_ranges() {
-            if held.start > begin {
-                return Some(begin..held.start);
+        // Not of `stored_ranges`, which allocates: every hit asks.
+        for extent in &self.0.extents {
+            if extent.offset > begin {
+                return Some(begin..extent.offset);
             }
-            begin = begin.max(held.end);
+            begin = begin.max(extent.end());
         }
         let length = self.length();
         (begin < length).then_some(begin..length)

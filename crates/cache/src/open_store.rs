@@ -123,6 +123,10 @@ fn take_lock(path: &Path) -> Result<(File, u64), StoreOpenError> {
     if let Some(seed) = format::read_store(&bytes) {
         return Ok((file, seed));
     }
+    // Not damaged but newer, or from before an upgrade that the administrator may undo.
+    if let Some(number) = format::foreign_format(&bytes) {
+        return Err(StoreOpenError::Format(path.to_owned(), number));
+    }
     // On the disk before any segment refers to it: without its seed a store is nothing.
     let seed = rt::random::RandomState::new().hash_one(path);
     file.rewind().map_err(failed)?;

@@ -70,6 +70,8 @@ impl StoreOptions {
 pub enum StoreOpenError {
     /// Another process, or another store of this one, has it open.
     Locked(PathBuf),
+    /// Another version of the program has written it, in a format of this number.
+    Format(PathBuf, char),
     /// What the disk said, and about which path.
     Io(PathBuf, io::Error),
 }
@@ -80,6 +82,13 @@ impl fmt::Display for StoreOpenError {
             Self::Locked(path) => {
                 write!(f, "cache \"{}\" is used by another process", path.display())
             }
+            Self::Format(path, number) => write!(
+                f,
+                "cache \"{}\" has format {number}, and this version reads format {}; nothing is stored, and the \
+                 directory is left as it is",
+                path.display(),
+                crate::format::STORE_FORMAT
+            ),
             Self::Io(path, error) => {
                 write!(f, "cache \"{}\" cannot be opened: {error}", path.display())
             }

@@ -1,6 +1,7 @@
 //! The structs of one block: one per table, of types that only the modules know.
 
 use std::any::{Any, TypeId};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::rc::Rc;
@@ -100,6 +101,14 @@ pub(crate) struct TableIndex {
     by_name: HashMap<&'static str, Vec<RowId>>,
     /// The group and the table of each type of struct.
     by_type: HashMap<TypeId, (usize, usize), BuildHasherDefault<NumberHasher>>,
+    /// By group and table: a struct that many blocks inherit, and what its finish function has made of it.
+    finished: RefCell<HashMap<(usize, usize), FinishedStruct>>,
+}
+
+/// What a finish function has made of a struct that a block inherits and does not change.
+struct FinishedStruct {
+    outer: Arc<dyn AnyConf>,
+    made: Arc<dyn AnyConf>,
 }
 
 /// A row of a table of a group.
@@ -202,6 +211,28 @@ impl BlockConfs {
         self.groups[group].get(table).map(|slot| slot.is_shared)
     }
 
+    /// The struct of a table, if it is still that of the block around this one.
+    pub(crate) fn inherited(&self, group: usize, table: usize) -> Option<Arc<dyn AnyConf>> {
+        let slot = self.groups[group].get(table)?;
+        slot.is_shared.then(|| Arc::clone(&slot.conf))
+    }
+
+    /// The finish function has made the struct of a table from `outer`. It makes the same in every such block, so the blocks
+    /// share the first one.
+    pub(crate) fn share_finished(&mut self, group: usize, table: usize, outer: Arc<dyn AnyConf>) {
+        let Some(slot) = self.groups[group].get_mut(table) else {
+            return;
+        };
+        let mut finished = self.index.finished.borrow_mut();
+        let known = finished.get(&(group, table));
+        if let Some(known) = known.filter(|known| Arc::ptr_eq(&known.outer, &outer)) {
+            slot.conf = Arc::clone(&known.made);
+            return;
+        }
+        let made = Arc::clone(&slot.conf);
+        finished.insert((group, table), FinishedStruct { outer, made });
+    }
+
     pub(crate) fn index(&self) -> Rc<TableIndex> {
         self.index.clone()
     }
@@ -234,6 +265,7 @@ impl TableIndex {
             by_type,
             groups,
             by_name: HashMap::new(),
+            finished: RefCell::default(),
         };
         for id in index.rows().collect::<Vec<_>>() {
             index
@@ -325,6 +357,23 @@ mod tests {
         outer.get_mut::<Own>().expect("there").0 = 7;
         assert_eq!(outer.child(0).get::<Own>().expect("there").0, 0);
         assert_eq!(outer.get::<Own>().expect("there").0, 7);
+    }
+
+    #[test]
+    fn blocks_share_what_is_made_of_the_struct_that_they_inherit() {
+        let outer = confs();
+        let finished = |value: u32| {
+            let mut block = outer.child(0);
+            let inherited = block.inherited(0, 0).expect("it is shared");
+            block.get_mut::<Plain>().expect("there").0 = value;
+            block.share_finished(0, 0, inherited);
+            block
+        };
+        let (one, mut two) = (finished(7), finished(7));
+        assert_eq!(address::<Plain>(&one), address::<Plain>(&two));
+        two.get_mut::<Plain>().expect("there").0 = 8;
+        assert_eq!(one.get::<Plain>().expect("there").0, 7);
+        assert!(two.inherited(0, 0).is_none());
     }
 
     #[test]

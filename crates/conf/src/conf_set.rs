@@ -45,6 +45,9 @@ const CHUNK: usize = 8;
 /// The settings of some tables. The last chunk is filled up with the last one.
 type ConfChunk = [Arc<dyn AnyConf>; CHUNK];
 
+/// How many chunks are known at the beginning of a server.
+const MAX_KNOWN_CHUNKS: usize = 4096;
+
 /// Makes the sets of one group of tables, and knows what they share.
 #[derive(Default)]
 pub struct ConfSets {
@@ -68,10 +71,12 @@ impl ConfSets {
         }
     }
 
-    /// Forgets the chunks: what the blocks of the next server have in common with those of this one
-    /// is too little to search among all.
+    /// Called after each server. Forgets the chunks when they are many: those that all servers have are made again, and
+    /// the others are of no use to the next one.
     pub fn forget_chunks(&mut self) {
-        self.chunks.clear();
+        if self.chunks.len() > MAX_KNOWN_CHUNKS {
+            self.chunks.clear();
+        }
     }
 
     fn share(&mut self, confs: &[Arc<dyn AnyConf>]) -> Arc<ConfChunk> {

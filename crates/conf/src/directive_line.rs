@@ -16,7 +16,7 @@ use crate::expression::Expression;
 use crate::file_source::FileSource;
 use crate::long_block::BlockLines;
 use crate::parse;
-use crate::regex::Regex;
+use crate::regex::{CompiledPatterns, Regex};
 use crate::system_needs::PathUse;
 use crate::table::BufferSizes;
 use crate::tree::{BlockContent, DirectiveNode, DirectiveWord, SourceMap};
@@ -213,10 +213,12 @@ impl<'a> DirectiveLine<'a, '_> {
         name.ok_or_else(|| self.error_at(i, format!("invalid variable name \"{}\"", word.text)))
     }
 
-    /// A regular expression.
-    pub fn regex(&self, i: usize, pattern: &[u8], caseless: bool) -> Result<Regex, Diagnostic> {
+    /// A regular expression. Equal ones are the same.
+    pub fn regex(&mut self, i: usize, pattern: &[u8], caseless: bool) -> Result<Regex, Diagnostic> {
         self.level.build.needs().executable_memory = true;
-        Regex::compile(pattern, caseless).map_err(|(message, offset)| {
+        let patterns = self.lasting::<CompiledPatterns>();
+        let compiled = patterns.compile(pattern, caseless);
+        compiled.map_err(|(message, offset)| {
             let mut error = self.error_at(i, message);
             let whole = parse::span_within(self.arg(i), pattern);
             // Escapes, or bytes that are not UTF-8, move offsets: then the whole word is shown.

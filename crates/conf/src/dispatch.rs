@@ -369,11 +369,18 @@ fn finish(confs: &mut BlockConfs, parents: Option<&BlockConfs>, level: &mut Bloc
                 continue;
             }
             let parent = parents.and_then(|parents| parents.conf(group, table));
+            let inherited = confs.inherited(group, table);
             let Some(conf) = confs.slot(group, table) else {
                 continue;
             };
-            if let Err(error) = rows.finish(conf, parent, level) {
-                level.report(error);
+            // Even where the result is known: the function also tells the block's engine what it needs.
+            match rows.finish(conf, parent, level) {
+                Err(error) => level.report(error),
+                Ok(()) => {
+                    if let Some(outer) = inherited.filter(|_| rows.finishes_alike()) {
+                        confs.share_finished(group, table, outer);
+                    }
+                }
             }
         }
     }

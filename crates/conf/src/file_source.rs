@@ -177,6 +177,12 @@ impl FileSnapshot {
         self.globs.insert(pattern.into(), paths);
     }
 
+    /// The files that were read.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let found = self.reads.iter().filter(|(_, read)| read.is_ok());
+        found.map(|(path, _)| path.as_path())
+    }
+
     /// The recording as bytes, to hand to another process. [`FileSnapshot::decode`] is its inverse.
     ///
     /// ```text

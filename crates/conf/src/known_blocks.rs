@@ -6,9 +6,8 @@
 //! the block is skipped, and a [`BlockContent::Known`](crate::BlockContent::Known) stands in its place. What the block has
 //! read besides its own text must be the same as well: included files, patterns, certificates ([`FileUse`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::Span;
@@ -23,7 +22,7 @@ pub struct BlockSource {
     /// Where the block begins and ends in it.
     range: (u32, u32),
     /// The file. In another file a relative position means something else, and an `include` could lead back to the file.
-    path: PathBuf,
+    path: Arc<[u8]>,
     /// How deep blocks and includes are nested around it.
     depth: usize,
     hash: u64,
@@ -35,7 +34,7 @@ impl BlockSource {
     pub(crate) fn new(
         text: &Arc<[u8]>,
         span: Span,
-        path: PathBuf,
+        path: Arc<[u8]>,
         depth: usize,
         uses: Vec<FileUse>,
     ) -> BlockSource {
@@ -51,6 +50,17 @@ impl BlockSource {
         source.bytes().hash(&mut hasher);
         source.hash = hasher.finish();
         source
+    }
+
+    /// A copy that shares only the text with it. `paths` has those of earlier copies.
+    pub fn copied(&self, paths: &mut HashSet<Arc<[u8]>>) -> BlockSource {
+        let known = paths.get(&self.path).cloned();
+        let path = known.unwrap_or_else(|| Arc::from(&*self.path));
+        paths.insert(Arc::clone(&path));
+        BlockSource {
+            path,
+            ..self.clone()
+        }
     }
 
     fn bytes(&self) -> &[u8] {
@@ -105,12 +115,12 @@ impl KnownBlocks {
         &mut self,
         text: &Arc<[u8]>,
         start: u32,
-        (path, depth): (&std::path::Path, usize),
+        (path, depth): (&[u8], usize),
         files: &mut dyn FileSource,
     ) -> Option<(usize, u32)> {
         let rest = &text[start as usize..];
         let is_here = |block: &BlockSource| {
-            block.depth == depth && block.path == path && rest.starts_with(block.bytes())
+            block.depth == depth && *block.path == *path && rest.starts_with(block.bytes())
         };
         let number = (self.next..self.next + 2).find(|number| {
             let block = self.blocks.get(*number).and_then(Option::as_ref);

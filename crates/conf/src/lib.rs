@@ -29,10 +29,12 @@ mod lexer;
 pub mod long_block;
 mod lua;
 mod missing_signs;
+mod necessary_literals;
 pub mod nginx_directives;
 pub mod outside_hash;
 pub mod parse;
 pub mod pattern;
+pub mod pattern_filter;
 pub mod regex;
 mod source_map;
 pub mod spelling;
@@ -58,7 +60,8 @@ pub use file_source::{
 pub use known_blocks::{BlockSource, KnownBlocks};
 pub use long_block::{BlockLines, LongBlock};
 pub use pattern::CapturingPattern;
-pub use regex::{Captures, Regex};
+pub use pattern_filter::{CandidatePatterns, PatternFilter};
+pub use regex::{Captures, CompiledPatterns, Regex};
 pub use system_needs::{PathUse, SystemNeeds};
 pub use table::{
     Arity, BufferSizes, Directive, DirectiveRows, DirectiveTable, RepeatRule, RowInfo, Setter,

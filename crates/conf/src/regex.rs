@@ -1,5 +1,6 @@
 //! Regular expressions by PCRE2, like nginx's: over bytes, and JIT-compiled where possible.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -120,6 +121,49 @@ impl Regex {
         }
     }
 }
+
+/// The patterns of a configuration, each compiled once: many servers have the same locations.
+#[derive(Default)]
+pub struct CompiledPatterns {
+    exact: PatternTable,
+    caseless: PatternTable,
+}
+
+/// Patterns by text.
+#[derive(Default)]
+struct PatternTable {
+    by_text: HashMap<Vec<u8>, Regex>,
+    /// How many there may be before those that nothing uses any more are removed.
+    limit: usize,
+}
+
+impl CompiledPatterns {
+    /// As [`Regex::compile`].
+    pub(crate) fn compile(
+        &mut self,
+        pattern: &[u8],
+        caseless: bool,
+    ) -> Result<Regex, (String, Option<usize>)> {
+        let table = match caseless {
+            true => &mut self.caseless,
+            false => &mut self.exact,
+        };
+        if let Some(regex) = table.by_text.get(pattern) {
+            return Ok(regex.clone());
+        }
+        if table.by_text.len() >= table.limit {
+            let is_used = |regex: &Regex| Arc::strong_count(&regex.shared) > 1;
+            table.by_text.retain(|_, regex| is_used(regex));
+            table.limit = (table.by_text.len() * 2).max(MIN_LIMIT);
+        }
+        let regex = Regex::compile(pattern, caseless)?;
+        table.by_text.insert(pattern.to_vec(), regex.clone());
+        Ok(regex)
+    }
+}
+
+/// The smallest number of patterns after which unused ones are looked for.
+const MIN_LIMIT: usize = 64;
 
 impl fmt::Debug for Regex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -247,6 +291,22 @@ fn match_message(error: &pcre2::Error, subject: &[u8], pattern: &BStr) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn equal_patterns_are_compiled_once_and_unused_ones_are_forgotten() {
+        let mut patterns = CompiledPatterns::default();
+        let mut compile =
+            |text: &str, caseless| patterns.compile(text.as_bytes(), caseless).unwrap();
+        let one = compile("a(b)", false);
+        assert!(Arc::ptr_eq(&one.shared, &compile("a(b)", false).shared));
+        assert!(!Arc::ptr_eq(&one.shared, &compile("a(b)", true).shared));
+        let used: Vec<Regex> = (0..40).map(|n| compile(&format!("u{n}"), false)).collect();
+        for n in 0..400 {
+            compile(&format!("x{n}"), false);
+        }
+        assert!(Arc::ptr_eq(&used[0].shared, &compile("u0", false).shared));
+        assert!(patterns.exact.by_text.len() <= 2 * MIN_LIMIT);
+    }
 
     #[test]
     fn groups_and_their_names() {

@@ -231,6 +231,8 @@ pub struct DirectiveTable<C: 'static> {
     finish: Option<FinishBlock<C>>,
     /// Whether it has something to do in a block that shares its struct with the block around it.
     finishes_shared: fn(&mut BlockContext) -> bool,
+    /// Whether what it makes of a struct that is shared follows from that struct alone.
+    finishes_alike: bool,
     inherit: Option<InheritRule<C>>,
 }
 
@@ -248,6 +250,7 @@ impl<C: 'static> DirectiveTable<C> {
             rows,
             finish: None,
             finishes_shared: |_| true,
+            finishes_alike: false,
             inherit: None,
         }
     }
@@ -262,8 +265,9 @@ impl<C: 'static> DirectiveTable<C> {
 
     /// With a function to run in blocks that have directives of this table, in outermost blocks and
     /// in servers. For what follows from the struct alone: elsewhere the finished struct of the
-    /// block around it counts.
-    pub const fn finish_changed(self, finish: FinishBlock<C>) -> DirectiveTable<C> {
+    /// block around it counts. Servers that inherit the same struct share what it makes of it.
+    pub const fn finish_changed(mut self, finish: FinishBlock<C>) -> DirectiveTable<C> {
+        self.finishes_alike = true;
         self.finish_changed_or(|level| level.context == SERVER, finish)
     }
 
@@ -402,6 +406,11 @@ pub trait DirectiveRows: Sync {
     /// that of the block around it.
     fn finishes(&self, is_shared: bool, level: &mut BlockContext) -> bool;
 
+    /// Whether what [`DirectiveRows::finish`] makes of a shared struct is the same in all blocks that share it.
+    fn finishes_alike(&self) -> bool {
+        false
+    }
+
     /// Runs the table's finish function, if it has one.
     fn finish(
         &self,
@@ -481,6 +490,10 @@ impl<C: Clone + Default + Send + Sync + 'static> DirectiveRows for DirectiveTabl
 
     fn finishes(&self, is_shared: bool, level: &mut BlockContext) -> bool {
         self.finish.is_some() && (!is_shared || (self.finishes_shared)(level))
+    }
+
+    fn finishes_alike(&self) -> bool {
+        self.finishes_alike
     }
 
     fn finish(

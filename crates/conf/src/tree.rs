@@ -211,8 +211,8 @@ struct TreeParser<'f> {
     /// Texts by path: a file that is included by a thousand servers is read once.
     texts: HashMap<PathBuf, Arc<[u8]>>,
     diagnostics: Vec<Diagnostic>,
-    /// The files being read now, outermost first.
-    including: Vec<PathBuf>,
+    /// The paths of the files being read now, outermost first.
+    including: Vec<Arc<[u8]>>,
     /// A block of the current file has no end.
     unclosed: bool,
     /// The blocks of the reading before.
@@ -256,7 +256,8 @@ impl TreeParser<'_> {
         if self.sources.len() >= MAX_FILES {
             return self.error(format!("more than {MAX_FILES} files are included"), from);
         }
-        if self.including.iter().any(|including| including == path) {
+        let name = path.as_os_str().as_bytes();
+        if self.including.iter().any(|including| **including == *name) {
             return self.error(format!("\"{}\" includes itself", path.display()), from);
         }
         let Some(text) = self.text_of(path, from) else {
@@ -268,7 +269,7 @@ impl TreeParser<'_> {
             text: text.clone(),
             included_at: from,
         });
-        self.including.push(path.to_owned());
+        self.including.push(name.into());
         let before = (draft.len(), self.diagnostics.len(), self.sources.len());
         let mut lexer = Lexer::new(&text, file, false);
         let unclosed = std::mem::take(&mut self.unclosed);

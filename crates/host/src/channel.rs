@@ -215,12 +215,26 @@ impl AsFd for Channel {
     }
 }
 
+/// Where a file without a name is kept if the kernel, or a container's seccomp profile, has no memory files: in memory
+/// too, where that is mounted.
+const INSTEAD_OF_MEMORY: [&str; 3] = ["/dev/shm", "/tmp", "/var/tmp"];
+
 /// A memory file with this content.
 fn memory_file(body: &[u8]) -> io::Result<File> {
-    let memory = rustix::fs::memfd_create(c"weir message", rustix::fs::MemfdFlags::CLOEXEC)?;
-    let mut file = File::from(memory);
+    let memory = rustix::fs::memfd_create(c"weir message", rustix::fs::MemfdFlags::CLOEXEC);
+    let mut file = File::from(memory.or_else(nameless_file)?);
     file.write_all(body)?;
     Ok(file)
+}
+
+/// A file without a name, which no other process can open, in the first folder that takes one.
+fn nameless_file(why: rustix::io::Errno) -> rustix::io::Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let mut files = INSTEAD_OF_MEMORY.iter();
+    let file = files.find_map(|folder| rustix::fs::open(*folder, flags, mode).ok());
+    file.ok_or(why)
 }
 
 /// The head packet's bytes.

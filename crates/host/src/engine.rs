@@ -158,6 +158,12 @@ pub trait LoopEngine {
         self.stop();
     }
 
+    /// Before [`LoopEngine::stop`]: a connection that waits for its next request may wait for so much longer, and is closed
+    /// after that request. Nothing can take it over, and the request may be on its way.
+    fn linger(&self, time: Duration) {
+        let _ = time;
+    }
+
     /// Ends gracefully: accepts no more, closes idle connections, lets the others finish.
     fn stop(&self);
 

@@ -22,6 +22,11 @@ impl<T> LoopGeneration<T> {
     pub fn new(generation: Arc<T>) -> Rc<Self> {
         Rc::new(LoopGeneration(generation))
     }
+
+    /// The generation itself, for other threads.
+    pub fn shared(&self) -> Arc<T> {
+        Arc::clone(&self.0)
+    }
 }
 
 impl<T> Deref for LoopGeneration<T> {

@@ -8,7 +8,8 @@
 //! - [`loop_slots`]: the loops of a process as they see each other, and connections that move between them;
 //! - [`log_sink`] and [`error_log`]: files that no loop waits for, and nginx's line format;
 //! - [`generation`]: the configurations that follow each other, as each loop holds them;
-//! - [`abstract_socket`]: sockets by which a command finds a running server.
+//! - [`abstract_socket`]: sockets by which a command finds a running server;
+//! - [`notify_outbox`]: messages to the service manager.
 //!
 //! This crate knows no protocol and reads no configuration: what a line of the configuration says arrives as a value
 //! ([`engine::MainSettings`], [`listen::ListenOptions`]), so that it can be tested, and changed, without the language.
@@ -22,6 +23,7 @@ pub mod generation;
 pub mod listen;
 pub mod log_sink;
 pub mod loop_slots;
+pub mod notify_outbox;
 pub mod process;
 pub mod signal;
 pub mod worker_group;

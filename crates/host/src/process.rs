@@ -36,6 +36,21 @@ pub fn fork() -> io::Result<ForkSide> {
     Ok(side)
 }
 
+/// Runs `work` on a thread that exists for it only, and waits. The GNU allocator gives such a thread memory apart from all that
+/// the process has allocated before. Does nothing if there can be no thread.
+pub fn run_aside(work: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().spawn_scoped(scope, work);
+        // A panic has been reported by its thread; what the work was to change is as it was.
+        let _ = thread.map(|thread| thread.join());
+    });
+    // A thread that has been joined may be listed for a moment longer, and a process with two does not fork.
+    let deadline = rt::clock::read_clock() + Duration::from_millis(100);
+    while !rt::system::has_one_thread() && rt::clock::read_clock() < deadline {
+        std::thread::yield_now();
+    }
+}
+
 /// Becomes a daemon: a new session, with standard input and output on `/dev/null`. The calling process exits with
 /// code 0, and its child returns. Standard error stays open until the error log replaces it.
 pub fn daemonize() -> io::Result<()> {
@@ -58,6 +73,21 @@ pub fn redirect_stderr(file: BorrowedFd<'_>) -> io::Result<()> {
 /// Gives `path` to a user and group.
 pub fn change_owner(path: &Path, user: &SystemUser) -> io::Result<()> {
     std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid))
+}
+
+/// Exchanges two names in one step, so that neither is missing for a moment. On file systems that cannot, one after the other.
+pub fn exchange_names(one: &Path, other: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    match renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE) {
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
+            let mut aside = one.as_os_str().to_owned();
+            aside.push(".exchanged");
+            std::fs::rename(one, &aside)?;
+            std::fs::rename(other, one)?;
+            std::fs::rename(&aside, other)
+        }
+        result => Ok(result?),
+    }
 }
 
 /// Changes the owner of an empty directory that belongs to root. One with entries, a link, or one with another

@@ -3,10 +3,9 @@
 //! How the bytes arrive is the protocol's business, behind [`BodyInput`]. Handlers either read all of it first
 //! ([`read_body`]), or take it piece by piece ([`RequestBody::poll_read`]) when they pass it on unbuffered.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::pin::Pin;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
@@ -16,10 +15,13 @@ use bytes::Bytes;
 
 use crate::buffers;
 use crate::core::BodyInFile;
+use crate::ledger::LedgerPhase;
+use crate::memory_peak;
 use crate::request::Request;
 use crate::response_body::ResponseBody;
 
-pub use crate::request_body::{BodyInput, BodyReadError, RequestBody, TemporaryFile};
+use crate::request_body::FileWork;
+pub use crate::request_body::{BodyInput, BodyReadError, CreatedFile, RequestBody, TemporaryFile};
 
 /// How much is copied from file to file at once, in bytes.
 const COPY_SIZE: u64 = 256 * 1024;
@@ -43,7 +45,7 @@ impl RequestBody {
 
 /// Reads the whole content of the request. The error is the status to answer with; it has been logged.
 pub async fn read_body(request: &mut Request) -> Result<(), u16> {
-    if request.body.complete {
+    if request.body.is_complete() {
         return Ok(());
     }
     let mut reading = BodyReading::new(request);
@@ -53,7 +55,7 @@ pub async fn read_body(request: &mut Request) -> Result<(), u16> {
 /// Reads content that has arrived completely into memory. `client_body_in_file_only` does not apply: this content is
 /// passed on as it comes. Errors are those of [`read_body`].
 pub(crate) async fn read_arrived(request: &mut Request) -> Result<(), u16> {
-    match request.body.complete {
+    match request.body.is_complete() {
         true => Ok(()),
         false => read_rest(request).await,
     }
@@ -63,6 +65,7 @@ pub(crate) async fn read_arrived(request: &mut Request) -> Result<(), u16> {
 /// ([`TemporaryFile::mark_moved`]). A file that is not moved is removed with the request. Errors are those of
 /// [`read_body`].
 pub async fn read_to_file(request: &mut Request) -> Result<Rc<TemporaryFile>, u16> {
+    poll_fn(|context| poll_file_work(request, context)).await?;
     let earlier = request.body.file.take();
     let file = open_file(request, BodyInFile::Clean).await?;
     match (request.body.complete, earlier) {
@@ -109,30 +112,17 @@ pub struct BodyReading {
     is_freeing: bool,
     /// Whether a file for what exceeds `client_body_buffer_size` keeps its name.
     keep: BodyInFile,
-    /// Under way; the client is not read meanwhile.
-    file_work: Option<FileWork>,
 }
-
-/// What is done with the temporary file.
-enum FileWork {
-    Creating(
-        BodyInFile,
-        Pin<Box<dyn Future<Output = io::Result<CreatedFile>>>>,
-    ),
-    Writing(Pin<Box<dyn Future<Output = io::Result<Vec<u8>>>>>),
-}
-
-/// What [`create_temporary`] gives.
-pub type CreatedFile = (rt::file::File, PathBuf);
 
 impl BodyReading {
     /// Reads what [`read_body`] reads.
-    pub fn new(request: &Request) -> Self {
-        let mut reading = Self::of_rest(request);
+    pub fn new(request: &mut Request) -> Self {
+        let reading = Self::of_rest(request);
         // `client_body_in_file_only`: the file is created first, so that even small content ends up in it.
         let in_file = request.core().body_in_file_only;
-        if in_file != BodyInFile::Off && request.body.file.is_none() {
-            reading.file_work = Some(FileWork::create(request, in_file));
+        let body = &request.body;
+        if in_file != BodyInFile::Off && body.file.is_none() && body.file_work.is_none() {
+            request.body.file_work = Some(FileWork::create(request, in_file));
         }
         reading
     }
@@ -142,7 +132,6 @@ impl BodyReading {
             silence: ClientSilence::new(request.core().client_body_timeout),
             is_freeing: false,
             keep: BodyInFile::Off,
-            file_work: None,
         }
     }
 
@@ -159,17 +148,28 @@ impl BodyReading {
         request: &mut Request,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), u16>> {
+        let result = self.poll_content(request, context);
+        match (result.is_pending(), request.ledger.phase()) {
+            (true, LedgerPhase::Upload) | (false, LedgerPhase::Work) => {}
+            (true, _) => _ = request.ledger.enter(LedgerPhase::Upload),
+            (false, LedgerPhase::Upload) => _ = request.ledger.enter(LedgerPhase::Work),
+            (false, _) => {}
+        }
+        result
+    }
+
+    fn poll_content(
+        &mut self,
+        request: &mut Request,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), u16>> {
         let buffer = request.core().client_body_buffer_size as usize;
         loop {
-            if let Some(work) = &mut self.file_work {
-                let result = ready!(work.poll(request, context));
-                self.file_work = None;
-                result?;
-            }
+            ready!(poll_file_work(request, context))?;
             let body = &request.body;
             let (done, held) = (body.complete, body.memory.len());
             if body.file.is_none() && (held > buffer || self.is_freeing) {
-                self.file_work = Some(FileWork::create(request, self.keep));
+                request.body.file_work = Some(FileWork::create(request, self.keep));
                 continue;
             }
             // To the file as soon as the buffer is full, and the rest at the end. The lower bound keeps a tiny
@@ -179,7 +179,7 @@ impl BodyReading {
                 && let Some(file) = body.file.clone()
             {
                 self.is_freeing = false;
-                self.file_work = Some(FileWork::write(request, file));
+                request.body.file_work = Some(FileWork::write(request, file));
                 continue;
             }
             if done {
@@ -198,6 +198,7 @@ impl BodyReading {
         match ready!(next_piece(request, &mut self.silence, context)) {
             Ok(ArrivedPiece::None) => {
                 self.is_freeing = ends_in_file(request);
+                memory_peak::note_dropped(READ_SIZE);
                 return Poll::Ready(Ok(()));
             }
             Ok(ArrivedPiece::Some) => {}
@@ -241,19 +242,24 @@ impl FileWork {
             file.file.write_all_at(data, at, &pool).await
         }))
     }
+}
 
-    fn poll(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<Result<(), u16>> {
-        Poll::Ready(match self {
-            Self::Creating(keep, created) => {
-                let created = ready!(created.as_mut().poll(context));
-                take_file(request, *keep, created).map(|file| warn_of_file(request, &file))
-            }
-            Self::Writing(written) => {
-                let written = ready!(written.as_mut().poll(context));
-                take_buffer(request, written)
-            }
-        })
-    }
+/// Completes what is being done with the file. The error is the status to answer with; it has been logged.
+fn poll_file_work(request: &mut Request, context: &mut Context<'_>) -> Poll<Result<(), u16>> {
+    let result = match &mut request.body.file_work {
+        None => return Poll::Ready(Ok(())),
+        Some(FileWork::Creating(keep, created)) => {
+            let created = ready!(created.as_mut().poll(context));
+            let keep = *keep;
+            take_file(request, keep, created).map(|file| warn_of_file(request, &file))
+        }
+        Some(FileWork::Writing(written)) => {
+            let written = ready!(written.as_mut().poll(context));
+            take_buffer(request, written)
+        }
+    };
+    request.body.file_work = None;
+    Poll::Ready(result)
 }
 
 /// How long a client sends nothing before its content goes to the file, and the memory to others.

@@ -9,6 +9,9 @@ use std::cell::RefCell;
 /// Buffers that a loop keeps; more than this are freed.
 const MOST: usize = 64;
 
+/// How many it keeps after a peak.
+const KEPT: usize = 8;
+
 /// A buffer that grew larger than this is not kept, in bytes.
 const LARGEST: usize = 128 * 1024;
 
@@ -19,6 +22,11 @@ rt::local! {
 /// An empty buffer, with the capacity that an earlier response gave it.
 pub(crate) fn take_buffer() -> Vec<u8> {
     BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_default()
+}
+
+/// Frees what only a peak of responses needed.
+pub(crate) fn shrink() {
+    BUFFERS.with_borrow_mut(|all| all.truncate(KEPT));
 }
 
 /// Keeps a buffer for the next response, unless it has grown too large or enough are kept.

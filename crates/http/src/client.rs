@@ -1,6 +1,6 @@
 //! The client's side of a request: what is known of its connection, whatever transport and protocol it uses.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -42,9 +42,11 @@ pub struct HttpClient {
     /// The server name of its TLS hello, once that has been read.
     pub asked_name: RefCell<Option<AskedName>>,
     /// The PROXY protocol header that preceded it.
-    pub proxy: Option<Box<proto::proxy_protocol::DecodedProxyHeader>>,
+    pub proxy: OnceCell<Box<proto::proxy_protocol::DecodedProxyHeader>>,
     /// When it was accepted.
     pub accepted: Instant,
+    /// How long its TLS handshake took.
+    pub handshake_time: Cell<Duration>,
     /// Requests begun on it, including the current one.
     pub requests: Cell<u64>,
     /// How long it may wait for its next request.
@@ -69,6 +71,13 @@ impl HttpClient {
     /// itself.
     pub fn rest_of(&self, timeout: Duration) -> Duration {
         timeout.saturating_sub(rt::now().saturating_duration_since(self.accepted))
+    }
+
+    /// Whether its connection is no older than this, by the loop's clock.
+    pub(crate) fn is_younger_than(&self, age: Duration) -> bool {
+        // An age beyond what the clock can hold is never reached.
+        let end = self.accepted.checked_add(age);
+        end.is_none_or(|end| rt::now() <= end)
     }
 
     /// The server at which its requests begin: that of the name in the TLS hello, otherwise the default one of the

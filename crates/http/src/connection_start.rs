@@ -3,7 +3,6 @@
 //! HTTP/3 begins elsewhere: its connections have no descriptor, and are told apart by the ids in datagrams of a shared
 //! socket. Its [`HttpClient`] comes from the same [`HttpLoop::new_client`].
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -56,24 +55,26 @@ async fn serve_accepted(accepted: AcceptedConnection, place: TablePlace) {
     let Some(endpoint) = endpoint_of(&site, &accepted) else {
         return;
     };
-    let (mut client, bytes) = client_of(http, &site, endpoint, accepted);
+    let (client, bytes) = client_of(http, &site, endpoint, accepted);
     // The PROXY header is the first thing on the connection, in front of TLS.
     if endpoint.proxy_protocol {
         let core = &site.server(endpoint.default_server).core;
         let timeout = client.rest_of(core.client_header_timeout);
         match read_proxy_header(http, &client, &bytes, timeout).await {
-            Some(ProxyHeader::Named(header)) => client.proxy = Some(header),
+            // Only read here, and once.
+            Some(ProxyHeader::Named(header)) => drop(client.proxy.set(header)),
             Some(ProxyHeader::Unnamed) => {}
             None => return,
         }
     }
-    let client = Rc::new(client);
     // A connection that `stream` passed on may have its TLS already.
-    if endpoint.tls
-        && !bytes.transport.is_tls()
-        && tls::accept_tls(http, &site, endpoint, &client, &bytes).await == TlsAdmission::Over
-    {
-        return;
+    if endpoint.tls && !bytes.transport.is_tls() {
+        let began = rt::now();
+        if tls::accept_tls(http, &site, endpoint, &client, &bytes).await == TlsAdmission::Over {
+            return;
+        }
+        let took = rt::now().saturating_duration_since(began);
+        client.handshake_time.set(took);
     }
     // A connection may live for long: it must not keep this configuration alive.
     drop(site);
@@ -151,16 +152,21 @@ fn speak_http2(served: ServedClient, place: TablePlace) {
 /// address any more, and the connection is closed, as an idle one may be.
 pub(crate) fn resume_moved(
     http: &HttpLoop,
-    accepted: AcceptedConnection,
+    mut accepted: AcceptedConnection,
     state: ConnectionState,
 ) -> Option<ServedClient> {
     let site = http.site();
-    let endpoint = endpoint_of(&site, &accepted)?;
-    let (mut client, bytes) = client_of(http, &site, endpoint, accepted);
-    client.proxy = state.proxy;
-    client.number = state.number.unwrap_or(client.number);
+    accepted.number = state.number.unwrap_or(accepted.number);
     // Moments of another process mean nothing here, so the age moves. `keepalive_time` counts on.
-    client.accepted = rt::now().checked_sub(state.age).unwrap_or(client.accepted);
+    accepted.accepted = rt::now()
+        .checked_sub(state.age)
+        .unwrap_or(accepted.accepted);
+    let endpoint = endpoint_of(&site, &accepted)?;
+    let (client, bytes) = client_of(http, &site, endpoint, accepted);
+    if let Some(header) = state.proxy {
+        // The client is new, so it has none.
+        drop(client.proxy.set(header));
+    }
     client.requests.set(state.requests);
     if state.requests > 0 {
         client.control.has_served();
@@ -174,11 +180,10 @@ pub(crate) fn resume_moved(
     // The server of the name is looked up again: this loop may have a newer configuration.
     if let Some(name) = state.asked_name {
         let asked = AskedName { name, server: None };
-        client.asked_name = RefCell::new(Some(asked));
+        client.asked_name.replace(Some(asked));
         client.refresh_asked_name();
     }
     note_mobility(&client);
-    let client = Rc::new(client);
     client.control.set_client(&client);
     Some(ServedClient { client, bytes })
 }
@@ -209,7 +214,7 @@ fn client_of(
     site: &HttpSite,
     endpoint: &Arc<ListenEndpoint>,
     accepted: AcceptedConnection,
-) -> (HttpClient, Rc<ByteStream>) {
+) -> (Rc<HttpClient>, Rc<ByteStream>) {
     let origin = ConnectionOrigin {
         peer: accepted.transport.socket().peer_addr().clone(),
         socket: accepted.socket,

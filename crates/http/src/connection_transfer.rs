@@ -143,7 +143,7 @@ impl ConnectionState {
             keepalive_timeout: client.keepalive_timeout.get(),
             keepalive_min_timeout: client.keepalive_min_timeout.get(),
             input: bytes.input.take(),
-            proxy: client.proxy.clone(),
+            proxy: client.proxy.get().cloned(),
             asked_name: None,
             number: None,
         }

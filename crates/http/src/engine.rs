@@ -175,6 +175,7 @@ impl EngineConfiguration for HttpConfiguration {
             site: RefCell::new(HttpSite::new(Arc::clone(&self.frozen))),
             scratch: RefCell::default(),
             stopping: Cell::new(false),
+            lingers_until: Cell::new(None),
             served: Cell::new(0),
             log: RefCell::new(context.log.clone()),
             main: RefCell::new(context.main.clone()),
@@ -346,6 +347,10 @@ impl LoopEngine for HttpLoopEngine {
         for connection in self.0.connections.borrow().values() {
             connection.control.request_transfer(scope);
         }
+    }
+
+    fn linger(&self, time: Duration) {
+        self.0.http.lingers_until.set(Some(rt::now() + time));
     }
 
     fn stop(&self) {

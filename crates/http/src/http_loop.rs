@@ -2,7 +2,7 @@
 //!
 //! It knows no connection: [`crate::engine`], a layer above the protocols, accepts, counts and moves those.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -34,6 +34,8 @@ pub struct HttpLoop {
     /// for one call only: a task that kept it across a wait would take it from all others.
     pub(crate) scratch: RefCell<Vec<u8>>,
     pub(crate) stopping: Cell<bool>,
+    /// Until when a connection that waits may wait for one more request, though the loop has stopped.
+    pub(crate) lingers_until: Cell<Option<std::time::Instant>>,
     /// How many connections are served by tasks that have the memory for a request.
     pub(crate) served: Cell<usize>,
     /// The error log and the settings of the main context, as the current configuration has them.
@@ -71,6 +73,16 @@ impl HttpLoop {
         self.stopping.get()
     }
 
+    /// When a connection that is to close, and has waited since then, closes: `least` is its `keepalive_min_timeout`.
+    pub(crate) fn end_of_wait(
+        &self,
+        since: std::time::Instant,
+        least: Duration,
+    ) -> std::time::Instant {
+        let end = since + least;
+        self.lingers_until.get().map_or(end, |until| end.max(until))
+    }
+
     /// Whether enough connections hold the memory for a request that those between two requests give it back at once.
     pub(crate) fn is_crowded(&self) -> bool {
         self.served.get() > CROWD
@@ -98,6 +110,11 @@ impl HttpLoop {
             .find_map(|module| (module.tls_challenge)(&site, name))
     }
 
+    /// All modules, in the order in which they run.
+    pub fn modules(&self) -> &'static [&'static HttpModule] {
+        self.modules
+    }
+
     /// Starts the modules with the current configuration: on a new loop, and after a reload.
     pub(crate) fn start_modules(&self) {
         for module in self.modules {
@@ -119,20 +136,22 @@ impl HttpLoop {
         endpoint: &Arc<ListenEndpoint>,
         connection: Rc<dyn ClientConnection>,
         origin: ConnectionOrigin,
-    ) -> HttpClient {
+    ) -> Rc<HttpClient> {
         let debug = self.main.borrow().is_debugged(origin.peer.ip());
         if debug {
             host::error_log::turn_on_debug();
         }
-        HttpClient {
+        // In its place at once: each function that returned it would copy it.
+        Rc::new(HttpClient {
             debug,
             number: origin.number,
             connection,
             remote: Rc::new(RemoteClient::from_address(origin.peer)),
-            proxy: None,
+            proxy: OnceCell::new(),
             tls_port: endpoint.tls,
             asked_name: RefCell::default(),
             accepted: origin.accepted,
+            handshake_time: Cell::new(Duration::ZERO),
             requests: Cell::new(0),
             control: origin.control,
             keepalive_timeout: Cell::new(Duration::ZERO),
@@ -141,7 +160,7 @@ impl HttpLoop {
             socket: origin.socket,
             passed_at: origin.passed_at,
             endpoint: RefCell::new(Arc::clone(endpoint)),
-        }
+        })
     }
 
     /// Writes a line about a connection that has no request yet, to the log of its default server.

@@ -129,6 +129,14 @@ impl HttpServer {
         }
     }
 
+    /// A copy of one without locations, which shares nothing with it.
+    pub(crate) fn copied(&self) -> HttpServer {
+        HttpServer {
+            core: Arc::new(ServerConf::clone(&self.core)),
+            ..self.without_locations()
+        }
+    }
+
     /// The named location `@name`; `name` begins with the `@`.
     pub fn named_location(&self, name: &BStr) -> Option<LocationId> {
         let index = self
@@ -149,8 +157,8 @@ pub struct Location {
     pub core: Arc<LocationConf>,
     /// The settings of the modules' location tables.
     pub confs: ConfSet,
-    /// Locations inside it.
-    pub tree: LocationTree,
+    /// Locations inside it. Most have none.
+    pub tree: Option<Box<LocationTree>>,
     /// The location for methods that `limit_except` does not name, and the bits of those that it does.
     pub limit_except: Option<(u32, LocationId)>,
     /// Whether a path that lacks only the slash at the end of this location's name is redirected to the one with it.

@@ -12,8 +12,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use conf::{
-    BlockConfs, BlockContent, BlockSource, ConfigurationBuild, DirectiveLine, DirectiveNode,
-    FileUse, Span, SystemNeeds, TypeMap, VariableCheckpoint, VariableRegistry, VariableUses,
+    BlockConfs, BlockContent, BlockSource, CompiledPatterns, ConfigurationBuild, DirectiveLine,
+    DirectiveNode, FileUse, Span, SystemNeeds, TypeMap, VariableCheckpoint, VariableRegistry,
+    VariableUses,
 };
 use host::error_log::{LogFile, LogFiles};
 use net::upstream::{UpstreamGroup, UpstreamGroups};
@@ -159,13 +160,33 @@ impl KeptHttp {
     }
 
     /// Drops what only serving needs: for a master, which reads the configuration to test it and to open what it names.
-    pub fn forget_locations(&mut self) {
+    /// Returns how many servers it was dropped of.
+    pub fn forget_locations(&mut self) -> usize {
         // A server that was taken over has none any more.
         let whole = self.servers.iter_mut();
-        for kept in whole.filter(|kept| !kept.locations.is_empty()) {
+        let whole: Vec<_> = whole.filter(|kept| !kept.locations.is_empty()).collect();
+        let count = whole.len();
+        for kept in whole {
             kept.locations = Arc::default();
             kept.server = Arc::new(kept.server.without_locations());
+            // A changed server finds those of `http` itself, and makes what it names by a URL.
+            kept.traces.groups = Vec::new();
         }
+        self.renew_groups(&HashSet::new());
+        // They only save work, and hold what was dropped.
+        drop(self.shared.take::<CompiledPatterns>());
+        count
+    }
+
+    /// Replaces what is kept of servers by copies that stand together. What is left of a server stood among its locations,
+    /// and holds pages of memory for a few bytes each.
+    pub fn move_servers_together(&mut self) {
+        let servers = &mut self.servers;
+        // The allocator gives a thread memory of its own, where nothing else is.
+        host::process::run_aside(|| {
+            let mut paths = HashSet::new();
+            *servers = servers.iter().map(|kept| kept.copied(&mut paths)).collect();
+        });
     }
 
     /// Drops it in a child of the process that has read it, which only has to close log files. The servers are left as they
@@ -208,6 +229,21 @@ impl KeptHttp {
             conf.clone_from(&next);
         }
         self.shared.insert(next);
+    }
+}
+
+impl KeptServer {
+    /// A copy of one without locations.
+    fn copied(&self, paths: &mut HashSet<Arc<[u8]>>) -> KeptServer {
+        KeptServer {
+            source: self.source.copied(paths),
+            server: Arc::new(self.server.copied()),
+            block: self.block,
+            locations: Arc::default(),
+            variables: self.variables.clone(),
+            traces: self.traces.clone(),
+            place: self.place,
+        }
     }
 }
 

@@ -34,6 +34,7 @@ pub mod handler;
 pub mod http_loop;
 pub mod http_site;
 pub mod kept_servers;
+pub mod ledger;
 mod lifecycle;
 mod limit_rate;
 mod lingering_close;

@@ -20,6 +20,7 @@ use proto::message::{Method, RejectKind, RejectedHead};
 
 use crate::http_loop::HttpLoop;
 use crate::http_site::ServerId;
+use crate::ledger::{EndedBy, LedgerPhase};
 use crate::log_phase;
 use crate::module::internal_status;
 use crate::process_request::{process_request, refuse_request};
@@ -124,18 +125,23 @@ pub(crate) async fn run_lifecycle<C: RequestCarrier>(
 ) -> C::End {
     match check_head(carrier, request, head) {
         // 499, nginx's status for it; only the log sees it.
-        Ok(()) if carrier.is_given_up() => request.out.status = internal_status::CLIENT_CLOSED,
+        Ok(()) if carrier.is_given_up() => {
+            request.ledger.end_by(EndedBy::Client);
+            request.out.status = internal_status::CLIENT_CLOSED;
+        }
         Ok(()) => {
             process_request(request).await;
             // After the handlers, because most of them read the content themselves; before the response, because a 200
             // to a request whose framing is broken would be the answer to something else.
             if let Err(status) = carrier.settle_content(request).await {
                 request.delivery.close();
+                request.ledger.end_in(EndedBy::Rule, LedgerPhase::Upload);
                 refuse_request(request, status).await;
             }
         }
         Err(refusal) => {
             refusal.log(request, C::HAS_REQUEST_LINE);
+            request.ledger.end_in(EndedBy::Rule, LedgerPhase::Head);
             request.delivery.close();
             refuse_request(request, refusal.status()).await;
         }
@@ -149,6 +155,7 @@ pub(crate) async fn answer_refused<C: RequestCarrier>(
     request: &mut Request,
     status: u16,
 ) -> C::End {
+    request.ledger.end_in(EndedBy::Rule, LedgerPhase::Head);
     refuse_request(request, status).await;
     respond(carrier, request).await
 }
@@ -186,17 +193,24 @@ fn check_in_order<C: RequestCarrier>(
 
 async fn respond<C: RequestCarrier>(carrier: &mut C, request: &mut Request) -> C::End {
     let end = if request.delivery.is_silent() {
+        request.ledger.finish();
         carrier.end_silently(request)
     } else {
         match carrier.send(request).await {
-            Ok(()) => carrier.after_response(request).await,
+            Ok(()) => {
+                request.ledger.finish();
+                carrier.after_response(request).await
+            }
             Err(error) => {
+                note_end(request, &error);
+                request.ledger.finish();
                 // Before the connection or stream is torn down, so that the line precedes those about the close.
                 log_failure(request, &error);
                 carrier.after_failure(request, error)
             }
         }
     };
+    log_phase::observe_request(request);
     if log_phase::is_wanted(request) {
         log_phase::run_log_phase(request).await;
     }
@@ -208,6 +222,27 @@ async fn respond<C: RequestCarrier>(carrier: &mut C, request: &mut Request) -> C
         wait.await;
     }
     end
+}
+
+/// Notes in the ledger who broke the response off.
+#[cold]
+fn note_end(request: &mut Request, error: &ResponseSendError) {
+    match error {
+        ResponseSendError::TimedOut => {
+            request
+                .ledger
+                .end_in(EndedBy::ClientTimeout, LedgerPhase::Client);
+        }
+        // While something else is waited for, that is the phase.
+        ResponseSendError::ClientLeft => request.ledger.end_by(EndedBy::Client),
+        ResponseSendError::Failed(_) => {
+            request.ledger.end_in(EndedBy::Client, LedgerPhase::Client);
+        }
+        ResponseSendError::Body(BodyError::Producer | BodyError::Withdrawn) => {
+            request.ledger.end_in(EndedBy::Upstream, LedgerPhase::Body);
+        }
+        ResponseSendError::Body(_) => request.ledger.end_in(EndedBy::Server, LedgerPhase::Disk),
+    }
 }
 
 /// What is being done, in the words of the error log.

@@ -98,6 +98,8 @@ pub(crate) fn collect_pipeline(
         .or(answers.first().copied());
     let mut handlers: Vec<(HttpPhase, PhaseHandler)> = Vec::new();
     let mut rewriters = Vec::new();
+    // First, since those of the phase answer only what it declines.
+    handlers.extend(answer.map(|answer| (HttpPhase::Content, answer.handler)));
     // Both lists are in the order of the modules, which is the order in which handlers run.
     let mut next = active.iter().peekable();
     for module in modules {
@@ -107,7 +109,7 @@ pub(crate) fn collect_pipeline(
         let runs = phases.filter(|(phase, _)| match phase {
             HttpPhase::Rewrite => rewrites,
             // `proxy_pass` and its like replace all other content handlers of a location, as in nginx.
-            HttpPhase::Content => is_active && answer.is_none(),
+            HttpPhase::Content => is_active && answer.is_none_or(|answer| answer.declines),
             _ => is_active,
         });
         let before = handlers.len();
@@ -117,8 +119,7 @@ pub(crate) fn collect_pipeline(
             rewriters.push(module.name);
         }
     }
-    if let Some(answer) = answer {
-        handlers.push((HttpPhase::Content, answer.handler));
+    if answer.is_some() {
         // Whether the slash is added depends on any such directive in the location, not on the one that answers.
         location.adds_slash =
             answers.iter().any(|answer| answer.adds_slash) && location.name.ends_with(b"/");

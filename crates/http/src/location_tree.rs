@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bstr::{BStr, BString};
-use conf::CapturingPattern;
+use conf::{CapturingPattern, PatternFilter};
 
 use crate::block_ids::LocationId;
 
@@ -33,7 +33,16 @@ pub struct LocationTree {
     /// Sorted by text. Of the prefixes of a path the longest is either the last entry not after the path, or it is
     /// reached from that entry by the chain of shorter ones.
     prefixes: Vec<PrefixLocation>,
-    pub(crate) regexes: Vec<(Arc<CapturingPattern>, LocationId)>,
+    regexes: Option<Box<RegexLocations>>,
+    /// Bit `n % 64`: a name of `n` bytes ends with a slash. [`LocationTree::with_slash`] is asked for every request, and
+    /// mostly this word is the answer.
+    slashed_lengths: u64,
+}
+
+/// The locations with a regular expression, in the order of the configuration.
+struct RegexLocations {
+    list: Vec<(Arc<CapturingPattern>, LocationId)>,
+    filter: PatternFilter,
 }
 
 struct PrefixLocation {
@@ -49,7 +58,11 @@ impl LocationTree {
         locations: impl Iterator<Item = (&'a BStr, &'a LocationKind, LocationId)>,
     ) -> LocationTree {
         let mut tree = LocationTree::default();
+        let mut regexes = Vec::new();
         for (name, kind, id) in locations {
+            if name.ends_with(b"/") {
+                tree.slashed_lengths |= length_bit(name.len());
+            }
             match kind {
                 LocationKind::Exact => {
                     tree.exact.push((name.to_owned(), id));
@@ -61,14 +74,19 @@ impl LocationTree {
                         shorter: None,
                     });
                 }
-                LocationKind::Regex(pattern) => tree.regexes.push((Arc::clone(pattern), id)),
+                LocationKind::Regex(pattern) => regexes.push((Arc::clone(pattern), id)),
                 LocationKind::Named | LocationKind::Unnamed => {}
             }
         }
         // There may be one of these lists for each of ten thousand servers.
         tree.exact.shrink_to_fit();
         tree.prefixes.shrink_to_fit();
-        tree.regexes.shrink_to_fit();
+        if !regexes.is_empty() {
+            regexes.shrink_to_fit();
+            let filter = PatternFilter::new(regexes.iter().map(|(pattern, _)| &pattern.regex));
+            let list = regexes;
+            tree.regexes = Some(Box::new(RegexLocations { list, filter }));
+        }
         tree.exact.sort_by(|a, b| a.0.cmp(&b.0));
         tree.prefixes.sort_by(|a, b| a.text.cmp(&b.text));
         // In sorted order every prefix of an entry comes before it, and the nearest one is on the chain that starts at
@@ -87,6 +105,11 @@ impl LocationTree {
         tree
     }
 
+    /// Whether there is no location in it.
+    pub fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.prefixes.is_empty() && self.regexes.is_none()
+    }
+
     /// The location with the longest prefix of the path: one binary search, then a walk along ever shorter prefixes.
     pub(crate) fn longest_prefix(&self, path: &[u8]) -> Option<LocationId> {
         let after = self
@@ -103,13 +126,28 @@ impl LocationTree {
         None
     }
 
+    /// The locations whose regular expressions can match the path. The first that does wins, not the best.
+    pub(crate) fn regexes<'a>(
+        &'a self,
+        path: &'a [u8],
+    ) -> impl Iterator<Item = &'a (Arc<CapturingPattern>, LocationId)> {
+        let regexes = self.regexes.iter();
+        regexes.flat_map(|regexes| {
+            let candidates = regexes.filter.candidates(path);
+            candidates.filter_map(|place| regexes.list.get(place))
+        })
+    }
+
     /// The location whose name is `path` plus a slash, if it asks for that slash: an exact one, or a prefix.
     pub(crate) fn with_slash(
         &self,
         path: &[u8],
         adds_slash: impl Fn(LocationId) -> bool,
     ) -> Option<LocationId> {
-        // This runs for every request: comparing slices is several times as fast as comparing chained iterators.
+        if self.slashed_lengths & length_bit(path.len() + 1) == 0 {
+            return None;
+        }
+        // Comparing slices is several times as fast as comparing chained iterators.
         let compare = |text: &BString| {
             let (head, tail) = text.split_at(text.len().min(path.len()));
             head.cmp(path).then_with(|| tail.cmp(b"/"))
@@ -124,4 +162,9 @@ impl LocationTree {
             .filter(|id| adds_slash(*id))
             .or(prefix.filter(|id| adds_slash(*id)))
     }
+}
+
+/// The bit of a name's length in `slashed_lengths`.
+fn length_bit(length: usize) -> u64 {
+    1 << (length % 64)
 }

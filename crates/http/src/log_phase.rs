@@ -1,10 +1,31 @@
 //! The end of a request: `post_action` and the log handlers, once its response has been sent.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::module::HttpPhase;
 use crate::request::{Request, RequestPurpose};
 use crate::response_body::ResponseBody;
+
+/// Remembers a request that has ended.
+pub type RequestObserver = fn(&Request);
+
+rt::local! {
+    static OBSERVER: Cell<Option<RequestObserver>> = const { Cell::new(None) };
+}
+
+/// Sets who remembers the requests of this thread's loop; `None`: nobody asks.
+pub fn set_observer(observer: Option<RequestObserver>) {
+    OBSERVER.with(|current| current.set(observer));
+}
+
+/// Passes a request that has ended to the observer, if there is one.
+#[inline]
+pub(crate) fn observe_request(request: &Request) {
+    if let Some(observe) = OBSERVER.with(Cell::get) {
+        observe(request);
+    }
+}
 
 /// Whether [`run_log_phase`] has anything to do. Asked first, because without logs its future need not be made.
 pub fn is_wanted(request: &Request) -> bool {

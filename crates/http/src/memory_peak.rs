@@ -8,6 +8,8 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use crate::buffers;
+
 /// How much less than at the last peak has to be in use, in bytes.
 const WORTH_IT: usize = 1 << 20;
 
@@ -59,4 +61,35 @@ impl MemoryPeak {
         }
         ends
     }
+}
+
+/// What has been freed for slow clients since memory was last given back, and whether a task waits to do that.
+#[derive(Clone, Copy, Default)]
+struct DroppedMemory {
+    bytes: usize,
+    is_waiting: bool,
+}
+
+rt::local! {
+    static DROPPED: Cell<DroppedMemory> = const {
+        Cell::new(DroppedMemory { bytes: 0, is_waiting: false })
+    };
+}
+
+/// Notes that this number of bytes was freed because a client is slow. Its connection may live for long, and so may what
+/// others have allocated around the free memory: no peak ends, yet most of the heap may be free.
+pub(crate) fn note_dropped(bytes: usize) {
+    let mut dropped = DROPPED.get();
+    dropped.bytes += bytes;
+    if dropped.bytes >= WORTH_IT && !dropped.is_waiting {
+        dropped.is_waiting = true;
+        rt::spawn_named("memory of slow clients", async {
+            MemoryPeak::wait().await;
+            DROPPED.set(DroppedMemory::default());
+            buffers::shrink();
+            let pool = rt::pool::default_pool();
+            pool.run(host::process::give_memory_back).await;
+        });
+    }
+    DROPPED.set(dropped);
 }

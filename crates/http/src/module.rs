@@ -76,6 +76,8 @@ pub struct HttpModule {
     pub accept: fn(&FrozenHttp, &host::engine::ZoneRegistry) -> Result<(), String>,
     /// Called once per generation, after all have accepted it: finds or creates the state that generations share.
     pub commit: fn(&FrozenHttp, &host::engine::ZoneRegistry),
+    /// Tells the module's metrics, off the loops: [`net::metrics`].
+    pub metrics: fn(&FrozenHttp, &mut dyn net::metrics::MetricSink),
     /// Called on each loop when it begins to serve a generation: starts the loop's own tasks. Whatever belongs to the
     /// previous generation has to be ended here.
     pub start: fn(&HttpLoop),
@@ -110,6 +112,7 @@ impl HttpModule {
         trial: |_| None,
         accept: |_, _| Ok(()),
         commit: |_, _| {},
+        metrics: |_, _| {},
         start: |_| {},
         stop: |_| {},
         end: |_, _| {},
@@ -137,6 +140,8 @@ pub struct ContentHandler {
     pub handler: PhaseHandler,
     /// Whether `/path` is redirected to `/path/` when the location is `/path/`.
     pub adds_slash: bool,
+    /// Whether it declines some requests, which the handlers of the phase then answer.
+    pub declines: bool,
 }
 
 static NO_ROWS: DirectiveTable<()> = DirectiveTable::new(&[]);

@@ -17,6 +17,7 @@ use std::time::Duration;
 use host::error_log::LogLevel;
 
 use crate::http_site::{LocationId, LocationKind, Satisfy};
+use crate::ledger::{EndedBy, LedgerPhase};
 use crate::module::{HandlerOutcome, HandlerStep, HttpPhase, PhaseHandler};
 use crate::request::{MAX_JUMPS, PhaseEntry, Request};
 use crate::route;
@@ -30,10 +31,13 @@ pub async fn run_phases(request: &mut Request) {
     while let Some(step) = walk.next(request) {
         match step {
             PhaseAction::Handler(handler) => {
-                let outcome = match handler(request) {
-                    HandlerStep::Now(outcome) => outcome,
-                    HandlerStep::Later(future) => future.await,
+                let (outcome, has_waited) = match handler(request) {
+                    HandlerStep::Now(outcome) => (outcome, false),
+                    HandlerStep::Later(future) => (future.await, true),
                 };
+                if has_waited {
+                    request.ledger.count_rest_as(walk.column());
+                }
                 walk.take(outcome, request);
             }
             PhaseAction::Delay(delay) => delay_refusal(request, delay).await,
@@ -163,6 +167,16 @@ impl PhaseWalk {
         }
     }
 
+    /// What a handler of the present phase waits for if it does not say.
+    fn column(&self) -> LedgerPhase {
+        match self.place {
+            PhaseState::Phase(HttpPhase::Preaccess) => LedgerPhase::Limit,
+            PhaseState::Phase(HttpPhase::Access) => LedgerPhase::Auth,
+            PhaseState::Phase(HttpPhase::Precontent | HttpPhase::Content) => LedgerPhase::Disk,
+            _ => LedgerPhase::Work,
+        }
+    }
+
     /// Takes the outcome of a handler.
     fn take(&mut self, outcome: HandlerOutcome, request: &mut Request) {
         let PhaseState::Phase(phase) = self.place else {
@@ -171,6 +185,10 @@ impl PhaseWalk {
         match (phase, outcome) {
             (_, HandlerOutcome::Declined) => {}
             (HttpPhase::Access, outcome) => self.take_access(outcome, request),
+            (HttpPhase::Preaccess, outcome @ HandlerOutcome::Status(_)) => {
+                request.ledger.end_in(EndedBy::Rule, LedgerPhase::Limit);
+                self.end_pass(outcome, request);
+            }
             (HttpPhase::Content, outcome) => self.end_pass(outcome, request),
             // The phase is over: an index beyond its end makes the loop above leave it.
             (_, HandlerOutcome::Ok) => self.next = usize::MAX,
@@ -196,7 +214,14 @@ impl PhaseWalk {
                     self.refused = Some(status);
                 }
             }
-            (HandlerOutcome::Status(401 | 407), _) => self.place = PhaseState::Refused(outcome),
+            (HandlerOutcome::Status(401 | 407), _) => {
+                request.ledger.end_in(EndedBy::Rule, LedgerPhase::Auth);
+                self.place = PhaseState::Refused(outcome);
+            }
+            (HandlerOutcome::Status(_), _) => {
+                request.ledger.end_in(EndedBy::Rule, LedgerPhase::Auth);
+                self.end_pass(outcome, request);
+            }
             (other, _) => self.end_pass(other, request),
         }
     }
@@ -233,10 +258,14 @@ impl PhaseWalk {
         match self.refused {
             None => self.enter(HttpPhase::Precontent, request),
             Some(403) => {
+                request.ledger.end_in(EndedBy::Rule, LedgerPhase::Auth);
                 request.error(format_args!("access forbidden by rule"));
                 self.end_pass(HandlerOutcome::Status(403), request);
             }
-            Some(status) => self.place = PhaseState::Refused(HandlerOutcome::Status(status)),
+            Some(status) => {
+                request.ledger.end_in(EndedBy::Rule, LedgerPhase::Auth);
+                self.place = PhaseState::Refused(HandlerOutcome::Status(status));
+            }
         }
     }
 
@@ -279,16 +308,18 @@ fn report_cycle(request: &Request) {
 ///
 /// The delay begins with a new iteration of the loop, not at the end of the check, so that the time of the answer does
 /// not reveal how far the check came.
-async fn delay_refusal(request: &Request, delay: Duration) {
+async fn delay_refusal(request: &mut Request, delay: Duration) {
     if delay.is_zero() {
         return;
     }
+    let former = request.ledger.enter(LedgerPhase::Auth);
     request.log(
         LogLevel::Info,
         format_args!("delaying unauthorized request"),
     );
     rt::yield_now().await;
     rt::sleep(delay).await;
+    request.ledger.enter(former);
 }
 
 /// Chooses the location for the current path and enters it.

@@ -11,6 +11,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bstr::{BStr, BString};
 use conf::{CapturedGroups, CapturingPattern, Expression, VarId, VariableScope, VariableValues};
@@ -23,6 +24,7 @@ use crate::client_stream::ClientStream;
 use crate::core::LocationConf;
 use crate::handler::HandlerOutcome;
 use crate::http_site::{ConfRef, HttpSite, LocationId, ServerConfRef, ServerId};
+use crate::ledger::{LedgerPhase, RequestLedger};
 use crate::request_body::RequestBody;
 use crate::request_times::RequestTimes;
 use crate::response::Response;
@@ -71,6 +73,8 @@ pub struct Request {
     pub delivery: ResponseDelivery,
     /// When each step of its processing happened.
     pub times: RequestTimes,
+    /// Where its time went.
+    pub ledger: RequestLedger,
     /// The values of variables. Shared with subrequests, as in nginx.
     pub variables: Rc<RequestVariables>,
     /// The captures of the last regular expression that matched: `$1` to `$9`.
@@ -195,6 +199,7 @@ impl Request {
             end_wait: None,
             user: None,
             times: RequestTimes::begin(),
+            ledger: RequestLedger::begin(),
             variables: buffers.variables.take().unwrap_or_default(),
             captured: std::mem::take(&mut buffers.captured),
             parent: None,
@@ -272,6 +277,17 @@ impl Request {
         self.flow = RequestFlow::default();
         self.delivery = ResponseDelivery::default();
         self.times = RequestTimes::begin();
+        self.ledger = RequestLedger::begin();
+    }
+
+    /// The request began at this moment, before its head was complete: `$request_time` counts from there.
+    #[cold]
+    pub(crate) fn begin_earlier(&mut self, since: Instant) {
+        let by = self.times.started.saturating_duration_since(since);
+        self.times.started = since;
+        let by_ms = u64::try_from(by.as_millis()).unwrap_or(0);
+        self.times.started_wall_ms = self.times.started_wall_ms.saturating_sub(by_ms);
+        self.ledger.began_earlier(LedgerPhase::Head, by);
     }
 
     /// Ends the request: drops everything except its connection and memory that the next request fills again. Temporary
@@ -351,24 +367,40 @@ impl Request {
         path: impl Into<BString>,
         args: impl Into<BString>,
     ) -> HandlerOutcome {
-        let uri = RequestUri {
-            path: path.into(),
-            args: args.into(),
-            original: false,
-        };
-        self.debug(format_args!(
-            "internal redirect: \"{}?{}\"",
-            uri.path, uri.args
-        ));
-        // The phases refuse it. The request keeps the path that it has come to, as in nginx.
+        let (path, args) = (path.into(), args.into());
+        if self.admits_redirect(BStr::new(&path), BStr::new(&args)) {
+            self.uri = RequestUri {
+                path,
+                args,
+                original: false,
+            };
+        }
+        self.jump_to_server()
+    }
+
+    /// The same with the arguments that the request has.
+    pub fn redirect_path(&mut self, path: impl Into<BString>) -> HandlerOutcome {
+        let path = path.into();
+        if self.admits_redirect(BStr::new(&path), BStr::new(&self.uri.args)) {
+            self.uri.path = path;
+            self.uri.original = false;
+        }
+        self.jump_to_server()
+    }
+
+    /// Whether the request may be redirected once more. If not, the phases refuse it, and it keeps the path and the arguments
+    /// that it has come to, as in nginx.
+    fn admits_redirect(&self, path: &BStr, args: &BStr) -> bool {
+        self.debug(format_args!("internal redirect: \"{path}?{args}\""));
         if self.flow.jumps >= MAX_JUMPS {
-            let path = &uri.path;
             self.error(format_args!(
                 "rewrite or internal redirection cycle while internally redirecting to \"{path}\""
             ));
-        } else {
-            self.uri = uri;
         }
+        self.flow.jumps < MAX_JUMPS
+    }
+
+    fn jump_to_server(&mut self) -> HandlerOutcome {
         self.flow.entry = PhaseEntry::Server;
         self.flow.jumps += 1;
         self.flow.internal = true;

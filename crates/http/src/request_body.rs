@@ -4,12 +4,16 @@
 //! limits and temporary files.
 
 use std::cell::Cell;
+use std::future::Future;
 use std::io;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use proto::fields::Fields;
+
+use crate::core::BodyInFile;
 
 /// Why the content of a request cannot be read.
 #[derive(Debug)]
@@ -66,6 +70,9 @@ pub struct RequestBody {
     /// The trailer fields.
     pub trailers: Fields,
     pub(crate) complete: bool,
+    /// What is being done with the file. It belongs to the content: a reader that is dropped, such as a script that
+    /// another of its light threads ends, must not take along what is on its way to the file.
+    pub(crate) file_work: Option<FileWork>,
     /// The client sent content, though it may have been empty. Subrequests and scripts bring theirs without a client.
     came: bool,
     announced: Option<u64>,
@@ -73,6 +80,18 @@ pub struct RequestBody {
     /// A handler will read the content while the response is being sent: see [`RequestBody::keep_unread`].
     is_wanted: bool,
 }
+
+/// What is being done with the temporary file; the client is not read meanwhile.
+pub(crate) enum FileWork {
+    Creating(
+        BodyInFile,
+        Pin<Box<dyn Future<Output = io::Result<CreatedFile>>>>,
+    ),
+    Writing(Pin<Box<dyn Future<Output = io::Result<Vec<u8>>>>>),
+}
+
+/// What [`create_temporary`] gives.
+pub type CreatedFile = (rt::file::File, PathBuf);
 
 /// A file that holds request content.
 pub struct TemporaryFile {
@@ -123,6 +142,7 @@ impl RequestBody {
             length: 0,
             trailers: Fields::default(),
             complete: true,
+            file_work: None,
             came: false,
             announced: None,
             taken: 0,
@@ -201,9 +221,9 @@ impl RequestBody {
         self.came
     }
 
-    /// Whether all of it has been read.
+    /// Whether all of it has been read, and is where it stays.
     pub fn is_complete(&self) -> bool {
-        self.complete
+        self.complete && self.file_work.is_none()
     }
 
     /// Whether a handler has read some of it, or announced that it will.
@@ -226,7 +246,12 @@ impl RequestBody {
 
     /// Whether all of it has been read and kept, so that it can be sent to another upstream server, too.
     pub(crate) fn is_kept(&self) -> bool {
-        self.complete && (self.file.is_some() || self.memory.len() as u64 == self.length)
+        self.is_complete() && self.holds_what_was_read()
+    }
+
+    /// Whether what has been read is there, and was not passed on.
+    pub(crate) fn holds_what_was_read(&self) -> bool {
+        self.file.is_some() || self.memory.len() as u64 == self.length
     }
 
     /// Hides the content from handlers and error pages: from here on the request looks as if it had `Content-Length:

@@ -2,7 +2,7 @@
 //!
 //! The times are the loop's own clock, which is read once per iteration: taking one costs a copy, not a system call.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The times and sizes of one request.
 #[derive(Clone, Debug)]
@@ -11,14 +11,8 @@ pub struct RequestTimes {
     pub started: Instant,
     /// The same moment in milliseconds since 1970, for `$msec` and dates.
     pub started_wall_ms: u64,
-    /// When its head was complete.
-    pub head_read: Option<Instant>,
     /// When the head of the response was handed to the connection.
     pub responded: Option<Instant>,
-    /// How long the response could not be sent because the client's socket was full.
-    pub client_stall: Duration,
-    /// How long the request waited for reads from a disk, on a thread of the pool.
-    pub disk_wait: Duration,
     /// Bytes of the response on the wire, head included.
     pub bytes_sent: u64,
     /// Bytes of the response's content, without chunk framing.
@@ -33,10 +27,7 @@ impl RequestTimes {
         RequestTimes {
             started: rt::now(),
             started_wall_ms: rt::wall_millis(),
-            head_read: None,
             responded: None,
-            client_stall: Duration::ZERO,
-            disk_wait: Duration::ZERO,
             bytes_sent: 0,
             body_bytes_sent: 0,
             complete: false,

@@ -55,6 +55,9 @@ fn search(
     chosen: &mut LocationId,
     request: &mut Request,
 ) -> LocationSearch {
+    if tree.is_empty() {
+        return LocationSearch::Nothing;
+    }
     if let Ok(at) = tree
         .exact
         .binary_search_by(|(name, _)| name.as_slice().cmp(path))
@@ -82,17 +85,21 @@ fn search(
         }
         // Nested locations come before the regular expressions of this level; a prefix found there does not rule those
         // out.
-        match search(site, &here.tree, path, chosen, request) {
-            LocationSearch::Nothing | LocationSearch::Prefix => {}
-            decided => return decided,
+        if let Some(tree) = &here.tree {
+            match search(site, tree, path, chosen, request) {
+                LocationSearch::Nothing | LocationSearch::Prefix => {}
+                decided => return decided,
+            }
         }
     }
     if regexes {
-        // In the order of the configuration: the first match wins, not the best.
-        for (pattern, location) in &tree.regexes {
+        for (pattern, location) in tree.regexes(path) {
             if request.matches(pattern, path) {
                 *chosen = *location;
-                let inside = search(site, &site.location(*location).tree, path, chosen, request);
+                let Some(tree) = &site.location(*location).tree else {
+                    return LocationSearch::Done;
+                };
+                let inside = search(site, tree, path, chosen, request);
                 return if let LocationSearch::AddSlash(_) = inside {
                     inside
                 } else {

@@ -16,13 +16,15 @@ use crate::response_body::ResponseBody;
 use proto::message::Method;
 
 /// The fields that an internal redirect to an error page keeps of the response so far: those that belong to the status,
-/// such as `WWW-Authenticate` with a 401 (RFC 9110, section 15.5.2).
-const KEPT_FIELDS: [&[u8]; 5] = [
+/// such as `WWW-Authenticate` with a 401 (RFC 9110, section 15.5.2), and the cookies of an application whose
+/// `X-Accel-Redirect` named a file that is missing: they are the client's, whatever page it gets.
+const KEPT_FIELDS: [&[u8]; 6] = [
     b"WWW-Authenticate",
     b"Proxy-Authenticate",
     b"Retry-After",
     b"Content-Range",
     b"Allow",
+    b"Set-Cookie",
 ];
 
 /// Ends a request with a status: through `error_page`, or with the built-in page.

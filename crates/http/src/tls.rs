@@ -57,12 +57,15 @@ pub(crate) async fn accept_tls(
     rt::set_rank(rt::TaskRank::Ordinary);
     let error = match outcome {
         Ok(Ok(Some(session))) => {
+            http.counters
+                .count_handshake(session.protocol(), session.is_resumed());
             bytes.transport.set_tls(session);
             return TlsAdmission::Open;
         }
         Ok(Ok(None)) => return TlsAdmission::Open,
         Ok(Err(error)) => error,
         Err(_) => {
+            http.counters.tls_failed.add(1);
             let message =
                 format_args!("client timed out (110: Connection timed out) while SSL handshaking");
             http.log_client(LogLevel::Info, client, message);
@@ -78,6 +81,7 @@ pub(crate) async fn accept_tls(
             http.log_client(LogLevel::Info, client, message);
         }
         TlsAcceptFailure::Handshake(error) => {
+            http.counters.tls_failed.add(1);
             // A client's faults are routine; our own (a broken certificate) need attention.
             let level = if error.is_peers() {
                 LogLevel::Info

@@ -181,7 +181,7 @@ impl WaitingTask {
             }
         }
         if control.poll_order(context).is_ready()
-            && let Some(end) = self.follow_order(connection)
+            && let Some(end) = self.follow_order(connection, &place.engine.http)
         {
             return Poll::Ready(end);
         }
@@ -189,7 +189,7 @@ impl WaitingTask {
     }
 
     /// What an order to close or to move means; `None` if the connection waits on.
-    fn follow_order(&self, connection: &WaitingConnection) -> Option<WaitEnd> {
+    fn follow_order(&self, connection: &WaitingConnection, http: &HttpLoop) -> Option<WaitEnd> {
         let control = connection.control();
         if control.pending_order() == ConnectionOrder::Transfer {
             return Some(WaitEnd::Over);
@@ -208,7 +208,8 @@ impl WaitingTask {
             }
             WaitingConnection::Served(served) => {
                 // `keepalive_min_timeout`: the protocol would wait for so long, with a larger future.
-                let end = control.waiting_since()? + served.client.keepalive_min_timeout.get();
+                let least = served.client.keepalive_min_timeout.get();
+                let end = http.end_of_wait(control.waiting_since()?, least);
                 if end <= rt::now() {
                     return Some(WaitEnd::Over);
                 }

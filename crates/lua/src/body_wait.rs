@@ -18,7 +18,7 @@ pub(crate) struct BodyWait {
 
 impl BodyWait {
     /// Another coroutine waits.
-    pub(crate) fn add(&mut self, request: &Request, thread: usize) {
+    pub(crate) fn add(&mut self, request: &mut Request, thread: usize) {
         self.threads.push(thread);
         self.reading
             .get_or_insert_with(|| BodyReading::new(request).with_named_file());

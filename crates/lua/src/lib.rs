@@ -192,6 +192,7 @@ static MODULE: HttpModule = HttpModule {
         when: |location| location.confs.get::<HttpScripts>().content.is_some(),
         handler: phases::content,
         adds_slash: false,
+        declines: false,
     }),
     ..HttpModule::EMPTY
 };

@@ -21,6 +21,7 @@ use std::task::{Context, Poll, ready};
 
 use bstr::{BString, ByteSlice};
 use host::error_log::LogLevel;
+use http::ledger::LedgerPhase;
 
 use crate::luajit::watchdog::{ScriptBudget, ScriptLimits};
 use crate::luajit::{LuaCoroutine, LuaStack, LuaValue, RegistryRef, ResumeOutcome};
@@ -41,6 +42,8 @@ pub(crate) struct ScriptRun {
     /// Coroutines that can continue, each with what it is resumed with. The order is
     /// lua-nginx-module's, and scripts depend on it: see the pushes.
     ready: VecDeque<(usize, ResumeWith)>,
+    /// What the request was doing before the script.
+    former_phase: LedgerPhase,
     /// The script was preempted, and waits in line with other long-running scripts of this loop.
     turn: Option<RunTurn>,
     /// What the main coroutine returned, once it has. The run goes on while light threads do.
@@ -146,6 +149,7 @@ impl ScriptRun {
                 state: CoroutineState::Ready,
             }],
             ready,
+            former_phase: LedgerPhase::Work,
             turn: None,
             returned: None,
             on_end: None,
@@ -159,6 +163,24 @@ impl ScriptRun {
 
     /// Runs until the script has ended or every coroutine of it waits.
     pub(crate) fn advance(&mut self, mut guest: RunOwner<'_>) -> RunEvent {
+        // A script may hold the loop for long, and what comes after it must not be charged for that.
+        let work = rt::LongWork::begin();
+        if let RunOwner::Request(request) = &mut guest {
+            let former = request.ledger.enter(LedgerPhase::Script);
+            if former != LedgerPhase::Script {
+                self.former_phase = former;
+            }
+        }
+        let event = self.advance_threads(guest.reborrow());
+        work.end();
+        // While it waits, the request is still in its script.
+        if let (RunOwner::Request(request), RunEvent::Ended(_)) = (guest, &event) {
+            request.ledger.enter(self.former_phase);
+        }
+        event
+    }
+
+    fn advance_threads(&mut self, mut guest: RunOwner<'_>) -> RunEvent {
         while self.turn.is_none() {
             let Some((number, go)) = self.ready.pop_front() else {
                 return RunEvent::Waiting;

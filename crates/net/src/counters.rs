@@ -34,7 +34,19 @@ pub struct ConnectionCounters {
     pub writing: SingleWriterCounter,
     /// Of those, the ones that wait for a request.
     pub waiting: SingleWriterCounter,
+    /// TLS handshakes, by [`TLS_KINDS`].
+    pub tls: [SingleWriterCounter; TLS_KINDS.len()],
+    /// TLS handshakes that failed.
+    pub tls_failed: SingleWriterCounter,
 }
+
+/// The kinds of handshakes that are counted: the version, and whether a session was resumed.
+pub const TLS_KINDS: [(&str, &str); 4] = [
+    ("TLSv1.2", "no"),
+    ("TLSv1.2", "yes"),
+    ("TLSv1.3", "no"),
+    ("TLSv1.3", "yes"),
+];
 
 /// A number that one thread changes and every thread may read. It wraps rather than panics: a counter must not end
 /// a loop.
@@ -133,10 +145,15 @@ pub struct CounterTotals {
     pub writing: u64,
     /// See [`ConnectionCounters::waiting`].
     pub waiting: u64,
+    /// See [`ConnectionCounters::tls`].
+    pub tls: [u64; TLS_KINDS.len()],
+    /// See [`ConnectionCounters::tls_failed`].
+    pub tls_failed: u64,
 }
 
 impl CounterTotals {
-    fn numbers(&self) -> [u64; 7] {
+    fn numbers(&self) -> [u64; 12] {
+        let [tls_a, tls_b, tls_c, tls_d] = self.tls;
         [
             self.accepted,
             self.handled,
@@ -145,6 +162,11 @@ impl CounterTotals {
             self.reading,
             self.writing,
             self.waiting,
+            tls_a,
+            tls_b,
+            tls_c,
+            tls_d,
+            self.tls_failed,
         ]
     }
 
@@ -169,6 +191,8 @@ impl CounterTotals {
             reading: next()?,
             writing: next()?,
             waiting: next()?,
+            tls: [next()?, next()?, next()?, next()?],
+            tls_failed: next()?,
         })
     }
 
@@ -180,6 +204,10 @@ impl CounterTotals {
         self.reading += other.reading;
         self.writing += other.writing;
         self.waiting += other.waiting;
+        for (sum, count) in self.tls.iter_mut().zip(other.tls) {
+            *sum += count;
+        }
+        self.tls_failed += other.tls_failed;
     }
 }
 
@@ -309,6 +337,17 @@ fn entry(loops: &mut Vec<CountedLoop>, index: usize) -> &mut CountedLoop {
 }
 
 impl ConnectionCounters {
+    /// Counts a handshake that succeeded.
+    pub fn count_handshake(&self, version: &str, is_resumed: bool) {
+        let resumed = if is_resumed { "yes" } else { "no" };
+        let kind = TLS_KINDS
+            .iter()
+            .position(|kind| *kind == (version, resumed));
+        if let Some(kind) = kind {
+            self.tls[kind].add(1);
+        }
+    }
+
     fn add_to(&self, totals: &mut CounterTotals) {
         totals.accepted += self.accepted.get();
         totals.handled += self.handled.get();
@@ -317,6 +356,10 @@ impl ConnectionCounters {
         totals.reading += self.reading.get();
         totals.writing += self.writing.get();
         totals.waiting += self.waiting.get();
+        for (sum, count) in totals.tls.iter_mut().zip(&self.tls) {
+            *sum += count.get();
+        }
+        totals.tls_failed += self.tls_failed.get();
     }
 }
 
@@ -353,10 +396,12 @@ mod tests {
             reading: 5,
             writing: 6,
             waiting: u64::MAX,
+            tls: [7, 8, 9, 10],
+            tls_failed: 11,
         };
         let bytes = totals.to_bytes();
         assert_eq!(CounterTotals::of_bytes(&bytes), Some(totals));
-        assert_eq!(CounterTotals::of_bytes(&bytes[..55]), None);
+        assert_eq!(CounterTotals::of_bytes(&bytes[..95]), None);
     }
 
     #[test]

@@ -251,15 +251,20 @@ fn default_server(
 }
 
 /// Which server a name selects. If there is only one server, nothing needs to be looked up, unless it has a regular
-/// expression whose groups set variables.
+/// expression whose groups set variables. Then TLS and `Host` cannot disagree about it either, so no request gets a 421.
 fn names(
     address: &ListenAddress,
     claims: &[ServerListen],
     line: &mut DirectiveLine,
 ) -> ServerNames {
     let mut names = ServerNames::default();
-    let is_pattern = |name: &ServerName| matches!(name, ServerName::Regex(_));
-    if claims.len() == 1 && !claims[0].names.iter().any(is_pattern) {
+    let has_groups = |name: &ServerName| match name {
+        ServerName::Regex(pattern) => pattern.regex.group_count() > 0,
+        ServerName::Exact(_) | ServerName::Front(_) | ServerName::Below(_) | ServerName::End(_) => {
+            false
+        }
+    };
+    if claims.len() == 1 && !claims[0].names.iter().any(has_groups) {
         return names;
     }
     for claim in claims {
@@ -277,6 +282,7 @@ fn names(
             }
         }
     }
+    names.finish();
     names
 }
 

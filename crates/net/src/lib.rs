@@ -13,6 +13,7 @@ pub mod counters;
 pub mod endpoint;
 pub mod listen;
 pub mod local_time;
+pub mod metrics;
 pub mod passing;
 pub mod resolver;
 pub mod server_name;

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
-use conf::{CapturingPattern, Diagnostic, DirectiveLine};
+use conf::{CapturingPattern, Diagnostic, DirectiveLine, PatternFilter};
 
 /// The number of a server among those of its engine's configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -23,6 +23,8 @@ pub struct ServerNames {
     /// Names that end in `.*`: the part before the star, with its dot.
     end: HashMap<BString, ServerId>,
     regexes: Vec<(Arc<CapturingPattern>, ServerId)>,
+    /// Of `regexes`, once they are complete.
+    filter: PatternFilter,
 }
 
 /// A server's name as it is configured.
@@ -164,6 +166,11 @@ impl ServerNames {
         }
     }
 
+    /// All names have been added.
+    pub fn finish(&mut self) {
+        self.filter = PatternFilter::new(self.regexes.iter().map(|(pattern, _)| &pattern.regex));
+    }
+
     /// The server for a host (in lower case, without a port), and the regular expression if one matched: the caller
     /// sets the variables of its groups.
     pub fn find(&self, host: &BStr) -> Option<(ServerId, Option<&CapturingPattern>)> {
@@ -196,10 +203,12 @@ impl ServerNames {
                 rest = &rest[..at];
             }
         }
-        self.regexes
-            .iter()
-            .find(|(pattern, _)| pattern.regex.is_match(host))
-            .map(|(pattern, server)| (*server, Some(&**pattern)))
+        let mut candidates = self.filter.candidates(host);
+        candidates.find_map(|place| {
+            let (pattern, server) = self.regexes.get(place)?;
+            let is_match = pattern.regex.is_match(host);
+            is_match.then_some((*server, Some(&**pattern)))
+        })
     }
 
     /// Whether no name is known, so that every host selects the same server.

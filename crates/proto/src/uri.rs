@@ -258,12 +258,11 @@ fn hex_value(digit: u8) -> Option<u8> {
 /// A path's file name extension without the dot, for the `types` table. A name whose only dot is at
 /// its beginning has none.
 pub fn path_extension(path: &[u8]) -> Option<&[u8]> {
-    let name = path
-        .iter()
-        .rposition(|&b| b == b'/')
-        .map_or(path, |slash| &path[slash + 1..]);
-    let dot = name.iter().rposition(|&b| b == b'.')?;
-    (dot > 0 && dot + 1 < name.len()).then(|| &name[dot + 1..])
+    // From the end, since the last dot stands near it; mostly there is none before the slash.
+    let at = path.iter().rposition(|&b| matches!(b, b'.' | b'/'))?;
+    let (before, extension) = (&path[..at], &path[at + 1..]);
+    let begins_segment = before.last().is_none_or(|&b| b == b'/');
+    (path[at] == b'.' && !begins_segment && !extension.is_empty()).then_some(extension)
 }
 
 /// Appends the decoded path of an internal redirect that came from outside the configuration

@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::clock;
+use crate::clock::{self, ClockTick};
 use crate::handle::{LoopHandle, LoopShared, TaskId, current_id, set_current_id};
 use crate::local_time::local_time;
 use crate::panics;
@@ -45,6 +45,9 @@ const PATIENT_TIME: Duration = Duration::from_micros(25);
 const CLOCK_EVERY: usize = 8;
 /// For how many turns after a slow one every poll is timed by itself.
 const PROBATION_TURNS: u32 = 10_000;
+
+/// A wait for events that took less found some that had come before it began; in nanoseconds.
+const BRIEF_WAIT: u64 = 50_000;
 
 /// How much one poll of a task may read or write before the others have their turn, in units: each call is one, and
 /// so is every [`BYTES_PER_UNIT`] bytes. That is some 2 MB or 128 small reads: about 300 µs.
@@ -159,6 +162,44 @@ pub fn refresh_now() {
     clock::set_now(clock::read_clock());
 }
 
+/// What takes longer moves the clock of the loop in the middle of a turn, so that tasks that are polled afterwards see
+/// that they have waited.
+const LONG_STRETCH: Duration = Duration::from_millis(1);
+
+/// How long a task that is polled now may have waited for the loop: how far this turn has come, and the turn before it
+/// if the loop found events waiting when that ended. It is an upper bound: the event may have come at any moment of it.
+/// Zero on a thread without a loop.
+pub fn turn_lag() -> Duration {
+    let Some((began, before)) = TURN.get() else {
+        return Duration::ZERO;
+    };
+    Duration::from_nanos(before + clock::exact_tick().since(began))
+}
+
+/// Work of a task that may hold the loop for long, such as a script. If it did, the loop's clock moves on.
+pub struct LongWork {
+    began: Instant,
+}
+
+impl LongWork {
+    /// Begins. What other tasks have taken of this turn before is not counted as part of the work.
+    pub fn begin() -> LongWork {
+        let began = clock::read_clock();
+        if began.saturating_duration_since(clock::now()) >= LONG_STRETCH {
+            clock::set_now(began);
+        }
+        LongWork { began }
+    }
+
+    /// Ends.
+    pub fn end(self) {
+        let ended = clock::read_clock();
+        if ended.saturating_duration_since(self.began) >= LONG_STRETCH && current_id() != 0 {
+            clock::set_now(ended);
+        }
+    }
+}
+
 /// Lets other tasks, timers and sockets have their turn first.
 pub fn yield_now() -> impl Future<Output = ()> {
     let mut yielded = false;
@@ -223,11 +264,15 @@ pub(crate) struct LoopCore {
     main_panic: Cell<Option<Box<dyn Any + Send>>>,
     probation: Cell<u32>,
     /// When the last turn ended, and so the wait began.
-    turn_ended: Cell<Instant>,
+    turn_ended: Cell<ClockTick>,
+    /// How long that turn took, in nanoseconds.
+    turn_took: Cell<u64>,
 }
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<LoopCore>>> = const { RefCell::new(None) };
+    /// When the turn began, and the nanoseconds that [`turn_lag`] adds of the turn before. `None`: no loop runs here.
+    static TURN: Cell<Option<(ClockTick, u64)>> = const { Cell::new(None) };
     /// What is left of the budget of the task that is being polled.
     static BUDGET: Cell<u32> = const { Cell::new(BUDGET_UNITS) };
 }
@@ -285,6 +330,7 @@ impl Drop for EnteredLoop<'_> {
         core.shared.counters.parked.store(true, Relaxed);
         core.shared.thread.store(0, Relaxed);
         set_current_id(0);
+        TURN.set(None);
         clock::clear_now();
         CURRENT.with(|current| current.borrow_mut().take());
     }
@@ -306,7 +352,8 @@ impl LoopCore {
             options,
             main_panic: Cell::new(None),
             probation: Cell::new(0),
-            turn_ended: Cell::new(clock::read_clock()),
+            turn_ended: Cell::new(clock::tick_of(clock::read_clock())),
+            turn_took: Cell::new(0),
         })
     }
 
@@ -329,6 +376,7 @@ impl LoopCore {
                 CLOCK_EVERY
             };
             let mut turn = TurnBudget {
+                began: clock::exact_tick(),
                 budget: POLLS_PER_TURN + self.reactor.event_count(),
                 polls: 0,
                 stretches: TurnStretches::new(began, every, self.slow_turn()),
@@ -340,7 +388,7 @@ impl LoopCore {
             self.poll_ready(&mut turn);
             self.poll_patient(&mut turn, began);
             self.end_turn();
-            self.account(began, turn);
+            self.account(&mut turn);
         }
         Ok(())
     }
@@ -362,6 +410,10 @@ impl LoopCore {
         };
         self.reactor.wait(timeout)?;
         clock::set_now(clock::read_clock());
+        let began = clock::exact_tick();
+        // A loop that slept found its events when they came.
+        let slept = began.since(self.turn_ended.get()) >= BRIEF_WAIT;
+        TURN.set(Some((began, if slept { 0 } else { self.turn_took.get() })));
         // In this order: a reader between the two stores would otherwise measure from the start of the previous
         // turn.
         counters.turn_began.store(clock::tick(), Relaxed);
@@ -372,7 +424,7 @@ impl LoopCore {
 
     fn until_next_timer(&self) -> Option<Duration> {
         let due = self.wheel.borrow().next_due()?;
-        let (since, _) = clock::tick_of(self.turn_ended.get());
+        let since = self.turn_ended.get().tick;
         Some(Duration::from_millis(due.saturating_sub(since)))
     }
 
@@ -518,18 +570,21 @@ impl LoopCore {
         }
     }
 
-    fn account(&self, began: Instant, mut turn: TurnBudget) {
+    fn account(&self, turn: &mut TurnBudget) {
         let counters = &self.shared.counters;
         stats::add(&counters.polls, turn.polls as u64);
         let end = clock::read_clock();
-        self.turn_ended.set(end);
-        let took = end.duration_since(began);
+        let ended = clock::tick_of(end);
+        self.turn_ended.set(ended);
+        let took = ended.since(turn.began);
+        self.turn_took.set(took);
         counters.turn(took);
         counters
             .tasks
             .store(self.tasks.borrow().living as u64, Relaxed);
         self.probation.set(self.probation.get().saturating_sub(1));
         let limit = self.slow_turn();
+        let took = Duration::from_nanos(took);
         if took < limit || limit.is_zero() {
             return;
         }
@@ -547,6 +602,8 @@ impl LoopCore {
 
 /// The state of a running turn.
 struct TurnBudget {
+    /// When it began. The loop's clock may be set again in the middle of it.
+    began: ClockTick,
     /// How many polls of ordinary tasks the turn may have; the rest waits for the next one.
     budget: usize,
     /// How many it has had, those of patient tasks included.
@@ -592,6 +649,9 @@ impl TurnStretches {
 
     fn look(&mut self, now: Instant) {
         let stretch = now.duration_since(self.last_look);
+        if stretch >= LONG_STRETCH {
+            clock::set_now(now);
+        }
         if stretch > self.longest && stretch >= self.floor {
             self.longest = stretch;
             self.suspects.clear();

@@ -38,7 +38,9 @@ pub mod sync;
 pub mod system;
 
 pub use clock::{monotonic_millis, now, wall, wall_millis};
-pub use event_loop::{EventLoop, LoopOptions, at_turn_end, handle, refresh_now, run, yield_now};
+pub use event_loop::{
+    EventLoop, LongWork, LoopOptions, at_turn_end, handle, refresh_now, run, turn_lag, yield_now,
+};
 pub use handle::{INBOX_LIMIT, LoopHandle, PostError};
 pub use local_time::{LocalTime, local_time};
 pub use task::{

@@ -12,6 +12,7 @@ use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::clock;
@@ -103,6 +104,7 @@ struct PoolShared {
     max_queue: usize,
     state: Mutex<PoolState>,
     work: Condvar,
+    waited_nanos: AtomicU64,
     overflow: ReportLimit,
 }
 
@@ -203,6 +205,8 @@ pub struct PoolStats {
     pub waiting: usize,
     /// Jobs done so far.
     pub done: u64,
+    /// How long those whose caller waited have waited for a thread, together.
+    pub waited: Duration,
 }
 
 impl PoolHandle {
@@ -216,6 +220,7 @@ impl PoolHandle {
             max_queue,
             state: Mutex::default(),
             work: Condvar::new(),
+            waited_nanos: AtomicU64::new(0),
             overflow: ReportLimit::new(),
         }))))
     }
@@ -238,6 +243,7 @@ impl PoolHandle {
             queued: state.queued,
             waiting: state.waiting.len(),
             done: state.done,
+            waited: Duration::from_nanos(self.shared().waited_nanos.load(Relaxed)),
         }
     }
 
@@ -255,7 +261,11 @@ impl PoolHandle {
     ) -> T {
         let (sender, receiver) = remote_oneshot::channel();
         let name = self.shared().name.clone();
+        let (shared, queued) = (Arc::clone(self.shared()), clock::read_clock());
         let job = move || {
+            let waited = u64::try_from(clock::elapsed(queued).as_nanos()).unwrap_or(0);
+            shared.waited_nanos.fetch_add(waited, Relaxed);
+            drop(shared);
             // The caller has gone, as with a client that left: the device has better things to do.
             if sender.is_closed() {
                 return;

@@ -34,14 +34,11 @@ pub(crate) fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl LoopCounters {
-    /// Counts a turn that kept the thread busy for `took`.
-    pub(crate) fn turn(&self, took: Duration) {
+    /// Counts a turn that kept the thread busy for this number of nanoseconds.
+    pub(crate) fn turn(&self, took: u64) {
         add(&self.turns, 1);
-        add(
-            &self.busy_nanos,
-            u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
-        );
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        add(&self.busy_nanos, took);
+        let micros = took / 1000;
         let bucket = (64 - micros.leading_zeros()) as usize;
         add(&self.histogram[bucket.min(TURN_BUCKETS - 1)], 1);
     }

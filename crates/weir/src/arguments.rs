@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 /// nginx's options.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NginxOptions {
     /// `-?`, `-h`.
     pub(crate) help: bool,
@@ -69,6 +69,8 @@ pub(crate) struct ServeArguments {
     pub(crate) hidden: bool,
     /// Follow symbolic links that lead out of the directory.
     pub(crate) follow: bool,
+    /// Where to show metrics; empty for the usual address of this machine.
+    pub(crate) metrics: Option<String>,
 }
 
 /// The arguments of `weir proxy`.
@@ -82,6 +84,8 @@ pub(crate) struct ProxyArguments {
     pub(crate) listen: Option<String>,
     /// Do not verify the certificate of an `https` origin.
     pub(crate) insecure: bool,
+    /// Where to show metrics; empty for the usual address of this machine.
+    pub(crate) metrics: Option<String>,
 }
 
 /// The arguments of `weir init`.

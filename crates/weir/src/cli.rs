@@ -34,6 +34,14 @@ pub(crate) enum CliCommand {
     Check(crate::check::CheckArguments),
     /// `weir upgrade`, with nginx's options, which identify the server.
     Upgrade(NginxOptions),
+    /// `weir takeover`.
+    Takeover(crate::takeover::TakeoverArguments),
+    /// `weir shadow`.
+    Shadow(crate::takeover::ShadowArguments),
+    /// `weir unit`.
+    Unit(crate::unit::UnitArguments),
+    /// `weir entrypoint COMMAND …`, in a container.
+    Entrypoint(Vec<OsString>),
     /// `weir help [DIRECTIVE]`.
     Help(Option<String>),
     /// `weir --help`, `weir COMMAND --help`.
@@ -61,6 +69,8 @@ pub(crate) fn parse(
                     ..NginxOptions::default()
                 }));
             }
+            // The options after it belong to the other command.
+            Some("entrypoint") => return Ok(CliCommand::Entrypoint(arguments[1..].to_vec())),
             // A subcommand's own parser does not know `--help`, so it is looked for here.
             Some(word) if !word.starts_with('-') => {
                 let asks = |other: &OsString| other == "--help" || other == "-h";
@@ -172,6 +182,9 @@ fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<CliCommand, St
         "cache" => crate::cache_command::parse(parser).map(CliCommand::Cache),
         "check" => crate::check::parse(parser).map(CliCommand::Check),
         "upgrade" => parse_upgrade(parser).map(CliCommand::Upgrade),
+        "takeover" => crate::takeover::parse(parser).map(CliCommand::Takeover),
+        "shadow" => crate::takeover::parse_shadow(parser).map(CliCommand::Shadow),
+        "unit" => crate::unit::parse(parser).map(CliCommand::Unit),
         _ => Err(command_hints::unknown_command(word)),
     };
     parsed.map_err(|error| format!("{error}\n{}", row.usage_lines()))
@@ -231,6 +244,7 @@ fn parse_serve(mut parser: lexopt::Parser) -> Result<ServeArguments, String> {
             Long("cors") => serve.cors = true,
             Long("hidden") => serve.hidden = true,
             Long("follow") => serve.follow = true,
+            Long("metrics") => serve.metrics = Some(optional_text(&mut parser)),
             Short('p') | Long("port") => place.port = Some(port(&mut parser)?),
             Short('l') | Long("listen") => place.listen = Some(text(&mut parser)?),
             Value(word) if place.word.is_none() && !word.is_empty() => place.word = Some(word),
@@ -260,11 +274,13 @@ fn parse_serve(mut parser: lexopt::Parser) -> Result<ServeArguments, String> {
 fn parse_proxy(mut parser: lexopt::Parser) -> Result<ProxyArguments, String> {
     let mut place = ListenArguments::default();
     let mut insecure = false;
+    let mut metrics = None;
     while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
         match argument {
             Short('p') | Long("port") => place.port = Some(port(&mut parser)?),
             Short('l') | Long("listen") => place.listen = Some(text(&mut parser)?),
             Short('k') | Long("insecure") => insecure = true,
+            Long("metrics") => metrics = Some(optional_text(&mut parser)),
             Value(word) if place.word.is_none() && !word.is_empty() => place.word = Some(word),
             other => return Err(unexpected(&commands::PROXY, other)),
         }
@@ -275,6 +291,7 @@ fn parse_proxy(mut parser: lexopt::Parser) -> Result<ProxyArguments, String> {
         port: place.port,
         listen: place.listen,
         insecure,
+        metrics,
     })
 }
 
@@ -290,6 +307,12 @@ struct ListenArguments {
 fn text(parser: &mut lexopt::Parser) -> Result<String, String> {
     let text = parser.value().map_err(|error| error.to_string())?;
     Ok(text.to_string_lossy().into_owned())
+}
+
+/// The value of an option that may have none: `--metrics`, `--metrics=ADDRESS`.
+fn optional_text(parser: &mut lexopt::Parser) -> String {
+    let text = parser.optional_value().unwrap_or_default();
+    text.to_string_lossy().into_owned()
 }
 
 /// A port number. 0 would be one that the system chooses, and that no link could name.

@@ -23,7 +23,8 @@ use host::channel::{Channel, ChannelMessage};
 use host::listen::ListenAddress;
 use host::loop_slots::MovingConnection;
 
-/// The kind of these messages on the pair.
+/// The kind of these messages on the pair, and with it the version of their layout: another layout is another kind, which
+/// a process that does not know it closes unread.
 const CONNECTION: u8 = 1;
 
 /// Sends the connections of the loops from a thread of its own, because the other worker may be slow,

@@ -88,6 +88,14 @@ const USAGE_GROUPS: &[(&str, &[UsageLine])] = &[
         ],
     ),
     (
+        "On a machine that runs nginx:",
+        &[
+            UsageLine::Command(&commands::SHADOW),
+            UsageLine::Command(&commands::TAKEOVER),
+            UsageLine::Command(&commands::UNIT),
+        ],
+    ),
+    (
         "Help:",
         &[
             UsageLine::Command(&commands::HELP),

@@ -155,7 +155,7 @@ pub(crate) fn build_text(
     replaced: Option<&ReplacedBuild>,
     has: impl Fn(&str) -> bool,
 ) -> String {
-    let mut text = format!("built by {}\n", env!("WEIR_RUSTC"));
+    let mut text = format!("built by {}{}\n", env!("WEIR_RUSTC"), env!("WEIR_SOURCE"));
     if has("ssl_certificate") {
         text.push_str(match identity {
             ProgramIdentity::Weir => "built with rustls and aws-lc\nTLS SNI support enabled\n",

@@ -30,6 +30,7 @@ use crate::core_conf::{CoreConf, RowContext};
 use crate::foreign_format::recognise_format;
 use crate::identity::ProgramIdentity;
 use crate::paths::{OwnFolder, ServerPaths};
+use crate::service_manager::ServiceStart;
 use crate::terminal;
 
 /// What the command line decides, for the life of the process.
@@ -50,8 +51,10 @@ pub(crate) struct StartupSettings {
     pub(crate) command: crate::upgrade::CommandLine,
     /// Whether the process runs in the background.
     pub(crate) daemonized: std::sync::atomic::AtomicBool,
-    /// How long a loop may be stuck before the service manager restarts the server; empty if there is none.
-    pub(crate) service_watchdog: std::sync::OnceLock<std::time::Duration>,
+    /// What the service manager has said and passed; empty until the server starts.
+    pub(crate) service: std::sync::OnceLock<ServiceStart>,
+    /// What is changed in the configuration of a copy beside another server.
+    pub(crate) private: Option<crate::takeover::PrivateCopy>,
 }
 
 impl StartupSettings {
@@ -102,6 +105,9 @@ pub(crate) struct KeptReading {
 /// How large the part outside of servers may be for a master to keep what it has built of it: a `map` may have a million rows.
 const MAX_KEPT_BY_MASTER: usize = 1 << 20;
 
+/// How many servers must have been built anew for memory to be looked after: fewer hold little.
+const MANY_SERVERS: usize = 32;
+
 impl LoadedConfiguration {
     /// Drops what only a serving process needs, which with thousands of servers is nearly
     /// everything. A worker that is forked later reads the recorded files again, so nothing is
@@ -112,8 +118,10 @@ impl LoadedConfiguration {
             .kept
             .take()
             .filter(|kept| kept.outside.size <= MAX_KEPT_BY_MASTER);
-        if let Some(kept) = &mut self.kept {
-            kept.http.forget_locations();
+        if let Some(kept) = &mut self.kept
+            && kept.http.forget_locations() >= MANY_SERVERS
+        {
+            kept.http.move_servers_together();
         }
         self.messages.forget_sources();
         host::process::give_memory_back();
@@ -124,6 +132,12 @@ impl LoadedConfiguration {
         if let Some(kept) = self.kept.take() {
             kept.http.abandon();
         }
+    }
+
+    /// Whether so little was taken over that the configuration before leaves memory worth giving back.
+    pub(crate) fn replaces_much(&self) -> bool {
+        let taken_over = self.taken_over;
+        taken_over.is_none_or(|(count, all)| all.saturating_sub(count) >= MANY_SERVERS)
     }
 
     /// Writes the warnings to the error log.
@@ -298,7 +312,10 @@ pub(crate) fn load(
     }
     let path = &startup.paths.configuration;
     // Goes on after syntax errors, so that one run reports all of them. nginx stops at the first.
-    let (tree, errors) = conf::parse_tolerant(path, &mut *files, startup.globals.as_deref());
+    let (mut tree, errors) = conf::parse_tolerant(path, &mut *files, startup.globals.as_deref());
+    if let Some(private) = &startup.private {
+        private.rewrite(&mut tree.nodes);
+    }
     apply(startup, files, tree, errors, log_files, None).map_err(|failed| failed.1)
 }
 
@@ -577,7 +594,8 @@ pub(crate) mod tests {
             arguments: String::new(),
             command: Default::default(),
             daemonized: false.into(),
-            service_watchdog: Default::default(),
+            service: Default::default(),
+            private: None,
         };
         load(&startup, Box::new(files), LogFiles::default(), None).map_err(
             |LoadFailure(messages)| {

@@ -27,6 +27,7 @@ mod completions;
 mod core_conf;
 mod default_user;
 mod engines;
+mod entrypoint;
 mod events;
 mod foreign_format;
 mod group_arrivals;
@@ -34,6 +35,7 @@ mod handover;
 mod help;
 mod identity;
 mod init;
+mod json;
 mod load_configuration;
 mod master;
 mod message;
@@ -46,6 +48,7 @@ mod proxy;
 mod reference;
 mod replaced_build;
 mod run;
+mod runtime_reports;
 mod sandbox;
 mod sandbox_paths;
 mod serve;
@@ -54,9 +57,11 @@ mod single_process;
 mod sockets;
 mod startup_log;
 mod status_help;
+mod takeover;
 mod template;
 mod terminal;
 mod trial;
+mod unit;
 mod upgrade;
 mod watchdog;
 mod watchers;
@@ -85,6 +90,10 @@ fn main() {
         Ok(CliCommand::Cache(arguments)) => cache_command::run(&arguments),
         Ok(CliCommand::Check(check)) => run::check(identity, &check, &arguments),
         Ok(CliCommand::Upgrade(options)) => run::upgrade(identity, &options, &arguments),
+        Ok(CliCommand::Takeover(takeover)) => takeover::run(&takeover),
+        Ok(CliCommand::Shadow(shadow)) => takeover::shadow::run(&shadow),
+        Ok(CliCommand::Unit(unit)) => unit::run(&unit, &arguments),
+        Ok(CliCommand::Entrypoint(command)) => entrypoint::run(&command),
         Ok(CliCommand::Help(name)) => help::help(name.as_deref()),
         Ok(CliCommand::Usage(page)) => {
             terminal::print_text(format_args!("{page}"));

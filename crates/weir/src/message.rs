@@ -19,6 +19,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use conf::FileSnapshot;
 use host::channel::ChannelMessage;
@@ -35,8 +36,8 @@ pub(crate) enum MessageKind {
     Configuration = 1,
     /// To the worker: write the logs to these descriptors from now on.
     Reopen = 2,
-    /// To the worker: exit after the current requests. With the body [`HAND_OVER`] idle connections
-    /// go to the peer.
+    /// To the worker: exit after the current requests. The body says what becomes of idle connections:
+    /// [`IdleConnections`].
     Quit = 3,
     /// To the worker: exit at once.
     Terminate = 4,
@@ -82,8 +83,46 @@ impl MessageKind {
     }
 }
 
-/// See [`MessageKind::Quit`].
-pub(crate) const HAND_OVER: &[u8] = b"hand over";
+/// How long idle connections that nothing takes over wait for one more request, which may be on its way.
+const LINGER_TIME: Duration = Duration::from_secs(2);
+
+/// What becomes of idle connections when the worker ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IdleConnections {
+    /// They are closed.
+    Close,
+    /// They go to the latest peer.
+    HandOver,
+    /// They are closed after one more request, or after [`LINGER_TIME`].
+    Linger,
+}
+
+impl IdleConnections {
+    /// The body of [`MessageKind::Quit`].
+    pub(crate) fn body(self) -> &'static [u8] {
+        match self {
+            IdleConnections::Close => b"",
+            IdleConnections::HandOver => b"hand over",
+            IdleConnections::Linger => b"linger",
+        }
+    }
+
+    /// The inverse. Other words are those of another release.
+    pub(crate) fn of_body(body: &[u8]) -> IdleConnections {
+        [IdleConnections::HandOver, IdleConnections::Linger]
+            .into_iter()
+            .find(|idle| idle.body() == body)
+            .unwrap_or(IdleConnections::Close)
+    }
+
+    /// How long they may wait for one more request.
+    pub(crate) fn linger_time(self) -> Duration {
+        match self {
+            IdleConnections::Linger => LINGER_TIME,
+            IdleConnections::Close | IdleConnections::HandOver => Duration::ZERO,
+        }
+    }
+}
 
 /// Opened log files, by path.
 pub(crate) type OpenLogs = Vec<(PathBuf, Arc<OwnedFd>)>;

@@ -25,7 +25,7 @@ use std::time::Duration;
 use host::channel::Channel;
 use host::{abstract_socket, process};
 
-use crate::message::MessageKind;
+use crate::message::{IdleConnections, MessageKind};
 use crate::paths::ServerPaths;
 
 /// The time that a worker has to answer once its master is gone.
@@ -99,7 +99,9 @@ impl OrphanWorker {
         if let Some(peer) = peer {
             self.channel.send(MessageKind::Peer as u8, b"", &[peer])?;
         }
-        let how = peer.map_or(&b""[..], |_| crate::message::HAND_OVER);
+        let how = peer
+            .map_or(IdleConnections::Close, |_| IdleConnections::HandOver)
+            .body();
         self.channel.send(MessageKind::Quit as u8, how, &[])
     }
 

@@ -149,13 +149,15 @@ impl ServerPaths {
             Some(prefix) => ServerPaths::under(prefix, ground),
             None => ServerPaths::of_system(identity, ground),
         };
-        let replaced = ground
-            .replaced
-            .as_ref()
-            .filter(|_| options.prefix.is_none());
+        let replaced = ground.replaced.as_ref();
         if let Some(build) = replaced {
-            replace(&mut paths.prefix, &build.prefix);
-            replace(&mut paths.configuration, &build.configuration);
+            if options.prefix.is_none() {
+                let default = || PathBuf::from("/usr/local/nginx");
+                paths.prefix = build.prefix.clone().unwrap_or_else(default);
+            }
+            // Only what was relative when nginx was compiled follows `-p`.
+            let below = paths.prefix.join("conf/nginx.conf");
+            paths.configuration = build.configuration.clone().unwrap_or(below);
         }
         if let Some(configuration) = &options.configuration {
             let below = paths.prefix.join(configuration);
@@ -254,14 +256,20 @@ impl ServerPaths {
         }
     }
 
-    /// The default paths of a binary that this program replaces. Its package has made the directories.
+    /// The default paths of a binary that this program replaces; those that it was not told are below the prefix. Its package
+    /// has made the directories.
     fn use_defaults_of(&mut self, build: &ReplacedBuild) {
-        if let Some(log) = &build.error_log {
-            self.error_log = (log != Path::new("stderr")).then(|| log.clone());
-        }
-        replace(&mut self.access_log, &build.access_log);
-        replace(&mut self.pid, &build.pid);
-        replace(&mut self.temporary, &build.temporary);
+        let logs = self.prefix.join("logs");
+        let or_log =
+            |path: &Option<PathBuf>, name: &str| path.clone().unwrap_or_else(|| logs.join(name));
+        let error_log = or_log(&build.error_log, "error.log");
+        self.error_log = (error_log != Path::new("stderr")).then_some(error_log);
+        self.access_log = or_log(&build.access_log, "access.log");
+        self.pid = or_log(&build.pid, "nginx.pid");
+        self.temporary = build
+            .temporary
+            .clone()
+            .unwrap_or_else(|| self.prefix.clone());
     }
 
     /// Makes every path absolute: the worker may have another working directory.
@@ -278,13 +286,6 @@ impl ServerPaths {
             *path = std::path::absolute(&*path)?;
         }
         Ok(())
-    }
-}
-
-/// Replaces a path if there is another one.
-fn replace(path: &mut PathBuf, other: &Option<PathBuf>) {
-    if let Some(other) = other {
-        path.clone_from(other);
     }
 }
 

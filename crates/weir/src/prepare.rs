@@ -243,6 +243,11 @@ fn give_to_user(path: &Path, user: Option<&SystemUser>) -> Result<(), String> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PidFile(PathBuf);
 
+/// The number in a pid file.
+pub(crate) fn read_pid(path: &Path) -> Option<u32> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
 impl PidFile {
     /// Writes this process's number to `path`.
     pub(crate) fn write(path: &Path) -> Result<PidFile, String> {

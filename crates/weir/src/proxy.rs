@@ -17,7 +17,8 @@ use crate::identity::ProgramIdentity;
 use crate::load_configuration::{StartupSettings, load_from_disk};
 use crate::paths::ServerPaths;
 use crate::serve::{
-    COLOUR_LOG, PLAIN_LOG, TemporaryFolder, choose_address, quoted, temporary_folder, url,
+    COLOUR_LOG, PLAIN_LOG, TemporaryFolder, choose_address, metrics_server, quoted,
+    temporary_folder, url,
 };
 use crate::template::fill_template;
 use crate::terminal;
@@ -72,6 +73,8 @@ fn prepare(
         .map_err(|error| format!("cannot make {}: {error}", temporary.display()))?;
     let colour = std::io::stdout().is_terminal();
     let text = configuration(&origin, trust.as_deref(), address, temporary, colour);
+    let metrics = metrics_server(arguments.metrics.as_deref())?;
+    let text = fill_template(&text, &[("METRICS", &metrics)]);
     let paths = ServerPaths {
         // Shown in messages only; the text below is read in its place.
         configuration: temporary.join("(weir proxy)"),
@@ -89,7 +92,8 @@ fn prepare(
         arguments: format!("proxy {}", arguments.url),
         command: Default::default(),
         daemonized: false.into(),
-        service_watchdog: Default::default(),
+        service: Default::default(),
+        private: None,
     };
     Ok((startup, origin, address))
 }
@@ -327,6 +331,7 @@ mod tests {
         ] {
             let origin = ProxyOrigin::parse(url).expect("a URL");
             let text = configuration(&origin, None, address, &folder, colour);
+            let text = fill_template(&text, &[("METRICS", "")]);
             let loaded = crate::load_configuration::tests::load_text(&text)
                 .expect("every directive is known");
             assert_eq!(crate::prepare::listeners(&loaded).len(), 1);

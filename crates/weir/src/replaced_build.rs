@@ -2,9 +2,14 @@
 //!
 //! nginx fixes its default paths when it is compiled, and a configuration depends on them: with Debian's binary `root html` is
 //! below `/usr/share/nginx`, and the configuration is in `/etc/nginx`. The package that puts this program in nginx's place
-//! records what the other binary says of itself (`nginx -V`), and under the name `nginx` that record is read.
+//! records what the other binary says of itself (`nginx -V`), and under the name `nginx` that record is read. `weir takeover`
+//! does the same for the binary of the server that it replaces, until the machine is restarted.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+
+use host::process;
+use rt::file::modes;
 
 /// Where the package writes it.
 const RECORD: &str = "/var/lib/weir-nginx/nginx-V";
@@ -29,13 +34,15 @@ pub(crate) struct ReplacedBuild {
 }
 
 impl ReplacedBuild {
-    /// Reads the record, if there is one.
-    pub(crate) fn read() -> Option<ReplacedBuild> {
-        let text = std::fs::read_to_string(RECORD).ok()?;
+    /// Reads the record for a program path, if there is one.
+    pub(crate) fn read(program: &Path) -> Option<ReplacedBuild> {
+        // The package's is about one path; that of a takeover is about the path in its name.
+        let text = read_taken_over(program).or_else(|| std::fs::read_to_string(RECORD).ok())?;
         Some(ReplacedBuild::parse(&text))
     }
 
-    fn parse(text: &str) -> ReplacedBuild {
+    /// From the output of `nginx -V`.
+    pub(crate) fn parse(text: &str) -> ReplacedBuild {
         let line = text
             .lines()
             .find_map(|line| line.strip_prefix("configure arguments: "));
@@ -71,6 +78,42 @@ impl ReplacedBuild {
             .and_then(|path| path.parent().map(Path::to_path_buf));
         build
     }
+}
+
+/// The record of a takeover. Its directory belongs to root, or to the user who runs the server.
+fn taken_over_path(program: &Path) -> PathBuf {
+    let folder = match process::user_id() {
+        0 => "/run/weir-takeover".to_owned(),
+        user => format!("/run/user/{user}/weir-takeover"),
+    };
+    let name = program.to_string_lossy().replace('/', "!");
+    Path::new(&folder).join(name)
+}
+
+/// Reads it, unless another user could have written it.
+fn read_taken_over(program: &Path) -> Option<String> {
+    let path = taken_over_path(program);
+    let file = path.symlink_metadata().ok()?;
+    let is_ours = file.is_file() && [0, process::user_id()].contains(&file.uid());
+    std::fs::read_to_string(path).ok().filter(|_| is_ours)
+}
+
+/// Records what the binary at `program` says of itself, for the server that takes its place.
+pub(crate) fn record_takeover(program: &Path, text: &str) -> std::io::Result<()> {
+    let path = taken_over_path(program);
+    if let Some(folder) = path.parent() {
+        modes::make_folder(folder, modes::PUBLIC_FOLDER)?;
+    }
+    std::fs::write(path, text)
+}
+
+/// Removes the record when nginx is back: a Weir that is put in nginx's place later, by a package, has a record of its own, which may
+/// be about another binary. The directory goes with the last record.
+pub(crate) fn forget_takeover(program: &Path) {
+    let path = taken_over_path(program);
+    // Without the file there is nothing to remove; a directory with others in it stays.
+    let _ = std::fs::remove_file(&path);
+    let _ = path.parent().map(std::fs::remove_dir);
 }
 
 #[cfg(test)]

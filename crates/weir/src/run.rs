@@ -36,11 +36,11 @@ use crate::paths::{ServerPaths, SystemProbe};
 use crate::prepare::{self, OpenedResources, PidFile};
 use crate::reference;
 use crate::replaced_build::ReplacedBuild;
-use crate::service_manager;
+use crate::service_manager::{self, ServiceStart};
 use crate::sockets::{self, ListeningSockets};
 use crate::startup_log::StartupLog;
 use crate::terminal;
-use crate::upgrade::OtherMaster;
+use crate::upgrade::{CommandLine, OtherMaster};
 use crate::watchers::{MasterWatch, SignalWatchers};
 
 /// Does what nginx's options say. Returns the exit code.
@@ -50,7 +50,7 @@ pub(crate) fn run(
     arguments: &[OsString],
 ) -> i32 {
     if options.version {
-        show_version(identity, options);
+        show_version(identity, options, arguments);
         // As in nginx, `-v -t` prints the version and then tests.
         if !options.test {
             return 0;
@@ -95,16 +95,17 @@ pub(crate) fn run(
 }
 
 /// `-v`, `-V` and `-h`, on standard error as with nginx.
-fn show_version(identity: ProgramIdentity, options: &NginxOptions) {
+fn show_version(identity: ProgramIdentity, options: &NginxOptions, arguments: &[OsString]) {
     terminal::report_line(format_args!("{}", identity.version_line()));
     if options.help {
         terminal::report_text(format_args!("{}", crate::help::options_text(identity)));
     }
     if options.configure {
         let tables = reference::tables();
+        let replaced = replaced_build(identity, arguments);
         terminal::report_text(format_args!(
             "{}",
-            build_text(identity, replaced_build(identity).as_ref(), |name| {
+            build_text(identity, replaced.as_ref(), |name| {
                 modules::has_directive(&tables, name)
             })
         ));
@@ -112,25 +113,35 @@ fn show_version(identity: ProgramIdentity, options: &NginxOptions) {
 }
 
 /// The nginx binary in whose place this program was put; `None` under its own name.
-fn replaced_build(identity: ProgramIdentity) -> Option<ReplacedBuild> {
-    match identity {
-        ProgramIdentity::Nginx => ReplacedBuild::read(),
-        ProgramIdentity::Weir => None,
-    }
+fn replaced_build(identity: ProgramIdentity, arguments: &[OsString]) -> Option<ReplacedBuild> {
+    let is_nginx = identity == ProgramIdentity::Nginx;
+    is_nginx.then(|| ReplacedBuild::read(CommandLine::new(arguments).program()))?
 }
 
-/// Resolves the paths. All become absolute, because a worker may have another working directory.
-fn startup(
+/// What the command line says, with all paths.
+pub(crate) fn startup(
     identity: ProgramIdentity,
     options: &NginxOptions,
     arguments: &[OsString],
+) -> Result<StartupSettings, String> {
+    let replaced = replaced_build(identity, arguments);
+    startup_in_place_of(identity, options, arguments, replaced)
+}
+
+/// Resolves the paths, in the place of an nginx binary if there is one. All become absolute, because a worker may have another
+/// working directory.
+pub(crate) fn startup_in_place_of(
+    identity: ProgramIdentity,
+    options: &NginxOptions,
+    arguments: &[OsString],
+    replaced: Option<ReplacedBuild>,
 ) -> Result<StartupSettings, String> {
     let ground = SystemProbe {
         exists: &|path| path.exists(),
         writable: &|path| modes::could_make(path).is_ok(),
         variable: &|name| std::env::var_os(name),
         user: process::user_id(),
-        replaced: replaced_build(identity),
+        replaced,
     };
     let mut paths = ServerPaths::find(identity, options, &ground);
     paths
@@ -143,9 +154,10 @@ fn startup(
         testing: options.test,
         text: None,
         arguments: crate::load_configuration::joined(arguments.iter().map(OsString::as_os_str)),
-        command: crate::upgrade::CommandLine::new(arguments),
+        command: CommandLine::new(arguments),
+        private: None,
         daemonized: false.into(),
-        service_watchdog: Default::default(),
+        service: Default::default(),
     })
 }
 
@@ -239,7 +251,10 @@ fn test_configuration(
 }
 
 /// The tests of `-t` that need the system: files, sockets, and code that only running can check.
-fn try_all(loaded: &LoadedConfiguration, startup_log: StartupLog<'_>) -> Result<(), String> {
+pub(crate) fn try_all(
+    loaded: &LoadedConfiguration,
+    startup_log: StartupLog<'_>,
+) -> Result<(), String> {
     // In the order of a start, so that the first error is the one that a start would have.
     prepare::test_open(loaded, startup_log)?;
     sockets::test_addresses(&prepare::listeners(loaded))?;
@@ -466,13 +481,14 @@ pub(crate) fn start(
         .map(|numbers| ListeningSockets::inherited(numbers, startup_log));
     let mut inherited = inherited.unwrap_or_default();
     let passed = service_manager::passed_sockets();
-    if let Some(time) = service_manager::watchdog_time(is_upgrade) {
-        // The first and only time that it is set.
-        let _ = startup.service_watchdog.set(time);
-    }
     inherit_from_manager(passed, &mut inherited, startup_log);
+    // The first and only time that it is set.
+    let _ = startup
+        .service
+        .set(ServiceStart::new(is_upgrade, &inherited));
     // An upgrade has its predecessor's sockets already, and `weir serve` has no predecessor.
-    let orphans = match !is_upgrade && startup.text.is_none() && loaded.core.master_process {
+    let is_public = startup.text.is_none() && startup.private.is_none();
+    let orphans = match !is_upgrade && is_public && loaded.core.master_process {
         true => take_over(&startup, &mut inherited, startup_log),
         false => Vec::new(),
     };

@@ -195,7 +195,8 @@ fn prepare(arguments: &ServeArguments, temporary: &Path) -> Result<PreparedServe
         arguments: format!("serve {shown}"),
         command: Default::default(),
         daemonized: false.into(),
-        service_watchdog: Default::default(),
+        service: Default::default(),
+        private: None,
     };
     Ok(PreparedServe {
         startup,
@@ -367,7 +368,33 @@ fn http_rows(serve: &ServeArguments, address: SocketAddr) -> Result<String, Stri
             resolvers()
         ));
     }
+    text.push_str(&metrics_server(serve.metrics.as_deref())?);
     Ok(text)
+}
+
+/// The port of `--metrics`.
+const METRICS_PORT: u16 = 9145;
+
+/// The server of `--metrics`; nothing without it. It listens on this machine only unless the user names an address.
+pub(crate) fn metrics_server(asked: Option<&str>) -> Result<String, String> {
+    let Some(asked) = asked else {
+        return Ok(String::new());
+    };
+    let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let address = match (asked, asked.parse(), asked.parse()) {
+        ("", ..) => SocketAddr::new(here, METRICS_PORT),
+        (_, Ok(port), _) => SocketAddr::new(here, port),
+        (_, _, Ok(address)) => address,
+        _ => {
+            return Err(format!(
+                "\"{asked}\" is neither a port nor an address with one, such as 127.0.0.1:{METRICS_PORT}"
+            ));
+        }
+    };
+    require_free(address)?;
+    Ok(format!(
+        "server {{ listen {address}; server_name metrics; access_log off; location = /metrics {{ prometheus; }} }}\n"
+    ))
 }
 
 /// The system's name servers, as words of `resolver`.

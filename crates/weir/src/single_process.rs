@@ -15,6 +15,7 @@ use host::worker_group::GroupMember;
 
 use crate::load_configuration::{LoadedConfiguration, StartupSettings};
 use crate::message::GenerationMessage;
+use crate::message::IdleConnections;
 use crate::prepare::{self, OpenedResources, PidFile};
 use crate::sockets::ListeningSockets;
 use crate::startup_log::StartupLog;
@@ -165,7 +166,7 @@ impl SingleProcess {
             .sockets
             .remove_files_missing_in(&ListeningSockets::default(), self.worker.log());
         self.opened.sockets = ListeningSockets::default();
-        self.worker.stop(false);
+        self.worker.stop(IdleConnections::Close);
     }
 
     /// Reloads the configuration. The old sockets close only when the loops have the new ones.

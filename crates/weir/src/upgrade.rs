@@ -12,6 +12,10 @@
 //! besides, named in `WEIR_UPGRADE`. On the *link* each tells whether it has a serving worker
 //! ([`UpgradeMessage`]), so that connections are handed over only if there is a recipient; on the *connections*
 //! pair the workers send them ([`crate::handover`]).
+//!
+//! A successor that is not Weir has inherited the pairs without knowing of them, and says nothing. It is recognised by that: Weir speaks
+//! before it writes the pid file, so a successor that is named there and has not spoken is another program. It gets the sockets,
+//! and no connections.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -47,6 +51,11 @@ impl CommandLine {
             arguments: arguments.to_vec(),
         }
     }
+
+    /// The program's absolute path.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
 }
 
 /// Finds a program as a shell does: a name with a slash is a path, any other is looked up in
@@ -56,8 +65,11 @@ fn find_program(name: &OsStr) -> Option<PathBuf> {
     if path.components().count() > 1 {
         return std::path::absolute(path).ok();
     }
+    // nginx starts a new binary without this variable, and finds it as the kernel does: in the working directory.
+    let Some(folders) = std::env::var_os("PATH") else {
+        return std::path::absolute(path).ok();
+    };
     // The first match that is a file; if there is none, whatever this process runs at the moment.
-    let folders = std::env::var_os("PATH")?;
     std::env::split_paths(&folders)
         .map(|folder| folder.join(path))
         .find(|file| file.is_file())
@@ -71,6 +83,9 @@ pub(crate) enum UpgradeMessage {
     Serving = 1,
     /// The sender's worker quits.
     Leaving = 2,
+    /// The sender has been started by the other one. It is sent before anything else, so that a successor that says nothing
+    /// is known to be another program, such as nginx.
+    Started = 3,
 }
 
 /// Which of the two masters this is.
@@ -88,6 +103,8 @@ pub(crate) struct OtherMaster {
     pub(crate) role: MasterRole,
     /// Whether it has a worker that accepts connections.
     pub(crate) serves: bool,
+    /// Whether it has ever said anything: then it is Weir, and takes connections.
+    pub(crate) speaks: bool,
     /// `None` if it is another program, which knows nothing about pairs, or if it is gone.
     pairs: Option<UpgradePairs>,
 }
@@ -126,6 +143,7 @@ impl OtherMaster {
         };
         match pairs.link.receive() {
             Ok(Some(message)) => {
+                self.speaks = true;
                 self.serves = message.kind == UpgradeMessage::Serving as u8;
                 true
             }
@@ -171,8 +189,12 @@ pub(crate) fn inherited() -> Option<InheritedSockets> {
         role: MasterRole::Old,
         // A server that starts its successor is serving.
         serves: true,
+        speaks: true,
         pairs: Some(pairs),
     });
+    if let Some(other) = &other {
+        other.send(UpgradeMessage::Started);
+    }
     Some(InheritedSockets { sockets, other })
 }
 
@@ -201,6 +223,7 @@ pub(crate) fn start(command: &CommandLine, sockets: &ListeningSockets) -> io::Re
     Ok(OtherMaster {
         role: MasterRole::New(number),
         serves: false,
+        speaks: false,
         pairs: Some(UpgradePairs {
             link,
             connections: connections.into(),

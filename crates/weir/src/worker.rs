@@ -33,7 +33,7 @@ use net::tls::TicketSecret;
 use crate::core_conf::CoreConf;
 use crate::handover::{self, ConnectionSender};
 use crate::load_configuration::{KeptReading, LoadedConfiguration, StartupSettings, load};
-use crate::message::{GenerationMessage, OpenLogs};
+use crate::message::{GenerationMessage, IdleConnections, OpenLogs};
 use crate::watchdog::{LoopActions, LoopWatchdog};
 use crate::worker_loop::{
     LoopEndGuard, abort_loop, configure_loop, count_work, cut_loop, drain_loop_to,
@@ -78,6 +78,8 @@ pub(crate) struct WorkerLoops {
     old: Vec<Vec<Arc<dyn EngineConfiguration>>>,
     /// At how many of the next checks log files without a user are closed.
     prunes_left: u32,
+    /// A configuration of which little was taken over has yet to be freed.
+    holds_replaced: bool,
     /// `worker_shutdown_timeout`; zero means no limit.
     shutdown_timeout: Duration,
     /// Each loop writes its slot's number here when it ends.
@@ -126,6 +128,7 @@ impl WorkerLoops {
             current: Vec::new(),
             old: Vec::new(),
             prunes_left: 0,
+            holds_replaced: false,
             shutdown_timeout: Duration::ZERO,
             loop_ended: io::pipe()?,
             ended_count: 0,
@@ -176,6 +179,7 @@ impl WorkerLoops {
             host::process::give_memory_back();
         }
         let (kept, taken_over) = (loaded.kept.take(), loaded.taken_over);
+        self.holds_replaced |= self.has_configuration() && loaded.replaces_much();
         self.apply_loaded(loaded, generation)?;
         self.kept = kept;
         if let Some((count, all)) = taken_over {
@@ -215,7 +219,7 @@ impl WorkerLoops {
         }
         self.log = loaded.log.clone();
         self.shutdown_timeout = loaded.main.shutdown_timeout;
-        install_reporter(&self.log);
+        crate::runtime_reports::install_reporter(&self.log);
         if first {
             register_pools(&loaded.main);
         }
@@ -495,8 +499,8 @@ impl WorkerLoops {
         self.stopping == StopStage::No && self.ended_count > 0
     }
 
-    /// Begins a graceful shutdown. With `hand_over` idle connections go to the latest peer.
-    pub(crate) fn stop(&mut self, hand_over: bool) {
+    /// Begins a graceful shutdown.
+    pub(crate) fn stop(&mut self, idle: IdleConnections) {
         if self.stopping != StopStage::No {
             return;
         }
@@ -514,7 +518,11 @@ impl WorkerLoops {
         let deadline = (!timeout.is_zero()).then(|| rt::clock::read_clock() + timeout);
         self.stopping = StopStage::Graceful(deadline);
         // The latest peer is the newest worker, which will serve longest.
-        let peer = self.peers.pop().filter(|_| hand_over);
+        let linger = idle.linger_time();
+        let peer = self
+            .peers
+            .pop()
+            .filter(|_| idle == IdleConnections::HandOver);
         self.connection_sender = peer.and_then(|peer| match ConnectionSender::start(peer) {
             Ok(sender) => Some(sender),
             Err(error) => {
@@ -536,7 +544,7 @@ impl WorkerLoops {
                 Some(to) => drain_loop_to(MoveScope::Beyond, move |kind, moving| {
                     drop(to.send((kind, moving)));
                 }),
-                None => stop_loop(),
+                None => stop_loop(linger),
             };
             // A loop that cannot be reached has ended already.
             let _ = loop_slot.handle().post(stop);
@@ -628,10 +636,8 @@ impl WorkerLoops {
         self.old.retain(|engines| {
             let used = engines.iter().any(|engine| engine.is_in_use());
             if !used {
-                log.log_plain(
-                    LogLevel::Notice,
-                    format_args!("worker process {process} exited with code 0"),
-                );
+                let text = format_args!("worker process {process} exited with code 0");
+                log.log_plain(LogLevel::Notice, text);
             }
             used
         });
@@ -643,6 +649,12 @@ impl WorkerLoops {
         if self.prunes_left > 0 {
             self.prunes_left -= 1;
             self.files.prune_unused();
+            if self.prunes_left == 0 && self.old.is_empty() && self.holds_replaced {
+                self.holds_replaced = false;
+                // What it had is free, between what is used: the allocator would keep it until the next reload. Loops have
+                // memory of their own, so they wait for this at most if they free something of a configuration.
+                host::process::give_memory_back();
+            }
         }
     }
 
@@ -683,46 +695,4 @@ fn register_pools(main: &MainSettings) {
     for pool in &main.thread_pools {
         rt::pool::register(&pool.name, pool.threads, pool.max_queue);
     }
-}
-
-/// Writes the runtime's reports to the error log, at nginx's levels.
-fn install_reporter(log: &Logger) {
-    let log = log.clone();
-    rt::report::set_reporter(move |event| {
-        use rt::report::RuntimeEvent;
-        match event {
-            RuntimeEvent::Panic {
-                task,
-                message,
-                location,
-                backtrace,
-            } => {
-                log.log_plain(
-                    LogLevel::Alert,
-                    format_args!("task \"{task}\" panicked at {location}: {message}"),
-                );
-                // One line per frame: the log cuts long lines.
-                for frame in backtrace.to_string().lines() {
-                    log.log_plain(LogLevel::Error, format_args!("backtrace: {frame}"));
-                }
-            }
-            RuntimeEvent::SlowTurn { .. } => log.log_plain(LogLevel::Warn, format_args!("{event}")),
-            RuntimeEvent::Stalled { frames, .. } => {
-                log.log_plain(LogLevel::Warn, format_args!("{event}"));
-                for frame in *frames {
-                    log.log_plain(LogLevel::Warn, format_args!("stack: {frame}"));
-                }
-            }
-            RuntimeEvent::PoolOverflow { .. } => {
-                log.log_plain(LogLevel::Error, format_args!("{event}"))
-            }
-            RuntimeEvent::AcceptPaused { .. } | RuntimeEvent::LogLost { .. } => {
-                log.log_plain(LogLevel::Crit, format_args!("{event}"))
-            }
-            RuntimeEvent::Unsupported { .. } => {
-                log.log_plain(LogLevel::Notice, format_args!("{event}"))
-            }
-            _ => log.log_plain(LogLevel::Notice, format_args!("{event}")),
-        }
-    });
 }

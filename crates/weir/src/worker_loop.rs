@@ -315,10 +315,13 @@ pub(crate) fn drain_loop_to(
     end_when_idle();
 }
 
-/// Runs on a loop: ends it when its last connection is closed.
-pub(crate) fn stop_loop() {
+/// Runs on a loop: ends it when its last connection is closed. Those that wait for a request wait for `linger` at most.
+pub(crate) fn stop_loop(linger: Duration) {
     close_loop_slot();
     for engine in all_engines() {
+        if !linger.is_zero() {
+            engine.linger(linger);
+        }
         engine.stop();
     }
     end_when_idle();

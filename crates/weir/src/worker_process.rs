@@ -27,7 +27,7 @@ use rt::sandbox::{self, LandlockDenials, SandboxRules};
 
 use crate::core_conf::CoreConf;
 use crate::load_configuration::StartupSettings;
-use crate::message::{GenerationMessage, HAND_OVER, MessageKind, decode_logs};
+use crate::message::{GenerationMessage, IdleConnections, MessageKind, decode_logs};
 use crate::orphan::OrphanListener;
 use crate::worker::WorkerLoops;
 
@@ -90,9 +90,9 @@ pub(crate) fn run(start: WorkerStart, core: &CoreConf, rules: Option<&SandboxRul
                 sockets: Vec::new(),
                 refusals: FileRefusals::default(),
                 beats: startup
-                    .service_watchdog
+                    .service
                     .get()
-                    .copied()
+                    .and_then(|service| service.watchdog)
                     .map(WorkerBeats::new),
             }
             .run(&signals),
@@ -430,7 +430,7 @@ impl ControlThread {
                 Some(logs) => self.worker.reopen(&logs),
                 None => self.worker.log().log_plain(LogLevel::Alert, damaged()),
             },
-            Some(MessageKind::Quit) => self.stop(message.body == HAND_OVER),
+            Some(MessageKind::Quit) => self.stop(IdleConnections::of_body(&message.body)),
             Some(MessageKind::Peer) => {
                 if let Some(peer) = message.descriptors.into_iter().next() {
                     self.worker.add_peer(Channel::from_fd(peer));
@@ -491,11 +491,11 @@ impl ControlThread {
     }
 
     /// Begins a graceful shutdown.
-    fn stop(&mut self, hand_over: bool) {
+    fn stop(&mut self, idle: IdleConnections) {
         self.sockets.clear();
         // A master that starts now must not wait for an answer.
         self.refuge = None;
-        self.worker.stop(hand_over);
+        self.worker.stop(idle);
     }
 
     /// Handles signals that were sent to the worker itself, such as by a service manager that
@@ -511,7 +511,7 @@ impl ControlThread {
             };
             log_signal(self.worker.log(), received, action);
             match received.signal {
-                Signal::Quit | Signal::Winch => self.stop(false),
+                Signal::Quit | Signal::Winch => self.stop(IdleConnections::Close),
                 Signal::Term | Signal::Int => return ControlFlow::Break(WorkerExit::Done),
                 Signal::Hup | Signal::Usr1 | Signal::Usr2 | Signal::Child | Signal::Kill => {}
             }

@@ -115,14 +115,44 @@ pub enum Step {
         /// The window of each stream.
         window: u32,
     },
+    /// Sends one frame of HTTP/2. One of HEADERS opens its stream, whose response is read in its turn.
+    Frame {
+        /// Where.
+        connection: usize,
+        /// Its type.
+        kind: u8,
+        /// Its flags.
+        flags: u8,
+        /// Its stream; 0 for the connection.
+        stream: u32,
+        /// What follows its head.
+        payload: Content,
+    },
+    /// From here on the windows of a connection of HTTP/2 open by the case's own frames only.
+    Hold {
+        /// Where.
+        connection: usize,
+    },
+    /// Waits until this much content of a stream of HTTP/2 has come, or its end, and tells what it has: nothing more came
+    /// before the answer to a PING.
+    Look {
+        /// Where.
+        connection: usize,
+        /// The stream.
+        stream: u32,
+        /// How much content.
+        bytes: usize,
+    },
     /// Begins TLS on a connection that is open; an event tells what came of it.
     Tls {
         /// Where.
         connection: usize,
         /// The name that is asked for; none where it is empty.
         name: String,
-        /// What the client has: `h2` offers HTTP/2, which begins at once if it is taken; `certificate` is a client's; `1.2` and
-        /// `1.3` are the only version. Connections of a conversation that have the same share their sessions.
+        /// What the client has: `h2` offers HTTP/2, which begins at once if it is taken, `http/1.1` and `none` offer that alone,
+        /// and what nobody has; `certificate` is a client's, `as:NAME` another one; `1.2` and `1.3` are the only version;
+        /// `rsa`, `ecdsa`, `aes128`, `aes256` and `chacha` the only suites, `p256` the only group; `early` sends a request as
+        /// early data. Connections of a conversation that have the same share their sessions.
         has: Vec<String>,
     },
     /// Sends bytes as they are.

@@ -16,7 +16,7 @@
 //! ```
 //!
 //! An `[upstream]` has a line for each answer. What follows a request's line and begins with `+` is a field, with `=` its
-//! content, with `~` a chunk of it, with `^` a trailer.
+//! content, with `~` a chunk of it, with `^` a trailer. A `frame` has the numbers of its connection, type, flags and stream.
 
 use std::fmt::Write as _;
 
@@ -86,6 +86,19 @@ fn step(step: &Step, out: &mut String) {
             window,
         } => writeln!(out, "http2 {connection} to {port} window {window}"),
         Step::Send { connection, bytes } => writeln!(out, "send {connection} {bytes}"),
+        Step::Frame {
+            connection,
+            kind,
+            flags,
+            stream,
+            payload,
+        } => writeln!(out, "frame {connection} {kind} {flags} {stream} {payload}"),
+        Step::Hold { connection } => writeln!(out, "hold {connection}"),
+        Step::Look {
+            connection,
+            stream,
+            bytes,
+        } => writeln!(out, "look {connection} {stream} {bytes}"),
         Step::Request {
             connection,
             request,
@@ -276,6 +289,9 @@ fn read_step(word: &str, rest: &str) -> Result<Step, String> {
             connection,
             bytes: Content::parse(more)?,
         },
+        "frame" => read_frame(connection, more)?,
+        "hold" => Step::Hold { connection },
+        "look" => read_look(connection, more)?,
         "request" => {
             let mut words = more.splitn(3, ' ').map(str::to_owned);
             let mut next = || words.next().unwrap_or_default();
@@ -309,6 +325,27 @@ fn read_step(word: &str, rest: &str) -> Result<Step, String> {
         }
         "pause" => Step::Pause(number(first)?),
         _ => return Err(format!("no such step: {word} {rest}")),
+    })
+}
+
+fn read_look(connection: usize, text: &str) -> Result<Step, String> {
+    let (stream, bytes) = text.split_once(' ').unwrap_or((text, ""));
+    Ok(Step::Look {
+        connection,
+        stream: number(stream)?,
+        bytes: number(bytes)?,
+    })
+}
+
+fn read_frame(connection: usize, text: &str) -> Result<Step, String> {
+    let mut words = text.splitn(4, ' ');
+    let mut next = || words.next().unwrap_or_default();
+    Ok(Step::Frame {
+        connection,
+        kind: number(next())?,
+        flags: number(next())?,
+        stream: number(next())?,
+        payload: Content::parse(next())?,
     })
 }
 
@@ -358,7 +395,7 @@ mod tests {
         let text = "[case a-1-2]\n[main]\nworker_processes 2;\n[http]\nserver {\n    listen %%PORT0%%;\n}\n\
             [file html/a]\n\"a\"*3 \"\\x00|\"\n[upstream fastcgi]\nsend \"a | b\\\"|\" | pause 20 | close\nreset\n\
             [talk]\nconnect 0 to 1\nsend 0 \"GET / HTTP/1.0\\r\\n\\r\\n\"\nrequest 0 POST /a?b HTTP/1.1\n+ Host: a:b\n+ X: \n\
-            ~ \"abc\"\n~ \"\"\n^ T: v\nread 0\nrequest 0 PUT / HTTP/1.1\n= \"x\"*9\nhttp2 1 to 0 window 100\nrest 0\nhalf 0\nclose 0\nawait 0 2\npause 50\n";
+            ~ \"abc\"\n~ \"\"\n^ T: v\nread 0\nrequest 0 PUT / HTTP/1.1\n= \"x\"*9\nhttp2 1 to 0 window 100\nframe 1 9 4 3 \"x\"\nhold 1\nlook 1 3 10\nrest 0\nhalf 0\nclose 0\nawait 0 2\npause 50\n";
         let case = parse(text).expect("it is a case");
         assert_eq!(print(&case), text);
     }

@@ -22,6 +22,8 @@ const SWITCHES: &[&str] = &[
     "error_page 404 413 =200 /page.html;",
     "error_page 502 /page.html;",
     "http2_chunk_size 100;",
+    "http2_body_preread_size 0;",
+    "http2_body_preread_size 1000;",
     "keepalive_requests 2;",
     "keepalive_timeout 0;",
     "large_client_header_buffers 2 512;",
@@ -71,7 +73,9 @@ impl Generator for Http2 {
     fn case(&self, dice: &mut Dice) -> Case {
         let some = |dice: &mut Dice, most| dice.some(SWITCHES, most).join("\n");
         let server = some(dice, 3).replace("limit_except GET { deny all; }", "");
-        let inside = some(dice, 2);
+        let inside = some(dice, 2)
+            .replace("http2_body_preread_size 0;", "")
+            .replace("http2_body_preread_size 1000;", "");
         let text = format!(
             "server {{ listen %%PORT0%% http2; server_name localhost; root %%DIR%%/html;\n{server}\n\
              location /up/ {{ {inside}\nproxy_pass http://%%UP0%%; }}\n\
@@ -103,6 +107,13 @@ impl Generator for Http2 {
                 port: 0,
                 window,
             });
+            // Streams with content have to wait for such a setting.
+            case.talk
+                .extend(server.contains("preread").then_some(Step::Look {
+                    connection,
+                    stream: 0,
+                    bytes: 0,
+                }));
             converse(dice, connection, &mut case.talk);
         }
         case

@@ -4,6 +4,7 @@ mod caches;
 mod conversations;
 mod error_logs;
 mod filters;
+mod frames;
 mod freshness;
 mod gates;
 mod gateways;
@@ -19,6 +20,7 @@ mod rows;
 mod statics;
 mod streams;
 mod tls;
+mod tls_behind;
 
 use crate::case::Case;
 use crate::case::tree::Node;
@@ -52,7 +54,9 @@ pub const AREAS: &[&dyn Generator] = &[
     &gates::Gates,
     &conversations::Conversations,
     &http2::Http2,
+    &frames::Frames,
     &tls::Tls,
+    &tls_behind::TlsBehind,
     &error_logs::ErrorLogs,
     &others::Others,
     &streams::Streams,

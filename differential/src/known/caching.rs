@@ -1,12 +1,9 @@
 //! Choices of caches: what is stored, for whom, and for how long. Each request more or less changes all that follows, so that
-//! a rule here knows the first one by what the servers behind were asked and said, and then what differs after it.
+//! a rule here knows the exchange with which it begins: see [`following`](super::following).
 
-use super::evidence::{
-    any_pair, asked, counts_differ, given, has_field, is_conditional, is_of_traffic, logged, said,
-    stores,
-};
-use super::{Reason, Rule, Seen};
-use crate::case::Step;
+use super::evidence::{any_pair, given, has_field, is_conditional, is_of_traffic, said, stores};
+use super::following::{Exchange, follows, is_own, tells_of_stored};
+use super::{Reason, Rule};
 
 /// In the order of `docs/compat.md`.
 pub(super) const CACHING: &[Rule] = &[
@@ -17,13 +14,11 @@ pub(super) const CACHING: &[Rule] = &[
         reason: Reason::Rfc("RFC 9111, section 4.4"),
         before: None,
         matches: |seen| {
-            let is_unsafe = |head: &str| {
-                ["POST ", "PUT ", "DELETE ", "PATCH "]
-                    .iter()
-                    .any(|method| head.starts_with(method))
-                    || head.contains("REQUEST_METHOD: POST")
-            };
-            follows(seen) && asked(seen, |head| is_unsafe(head))
+            let safe = ["GET", "HEAD", "OPTIONS", "TRACE"];
+            follows(seen, |exchange| {
+                !safe.contains(&exchange.request.method.as_str())
+                    && exchange.logged("upstream_status").starts_with(['2', '3'])
+            })
         },
     },
     Rule {
@@ -33,7 +28,9 @@ pub(super) const CACHING: &[Rule] = &[
         reason: Reason::Rfc("RFC 9110, section 15.4.5: a 304 responds to a conditional request"),
         before: None,
         matches: |seen| {
-            follows(seen) && given(seen, |status, head| status == 304 && !is_conditional(head))
+            let is_one = |exchange: &Exchange<'_>| exchange.logged("upstream_status") == "304";
+            (follows(seen, is_one) || tells_of_stored(seen, is_one))
+                && given(seen, |status, head| status == 304 && !is_conditional(head))
         },
     },
     Rule {
@@ -46,7 +43,9 @@ pub(super) const CACHING: &[Rule] = &[
         before: None,
         matches: |seen| {
             let has_range = |head: &str| head.to_ascii_lowercase().contains("range: ");
-            follows(seen) && given(seen, |status, head| status == 206 && !has_range(head))
+            let is_one = |exchange: &Exchange<'_>| exchange.logged("upstream_status") == "206";
+            (follows(seen, is_one) || tells_of_stored(seen, is_one))
+                && given(seen, |status, head| status == 206 && !has_range(head))
         },
     },
     Rule {
@@ -56,8 +55,10 @@ pub(super) const CACHING: &[Rule] = &[
         reason: Reason::Rfc("RFC 9111, section 3.5"),
         before: None,
         matches: |seen| {
-            let has_user = |head: &str| head.to_ascii_lowercase().contains("authorization: ");
-            follows(seen) && asked(seen, |head| has_user(head))
+            follows(seen, |exchange| {
+                let mut fields = exchange.request.fields.iter();
+                fields.any(|(name, _)| name == "Authorization")
+            })
         },
     },
     Rule {
@@ -87,11 +88,7 @@ pub(super) const CACHING: &[Rule] = &[
         text: "The response to a HEAD that was forwarded as HEAD does not answer a GET; nginx answers GET with it.",
         reason: Reason::Rfc("RFC 9111, section 4: the method of the stored response must allow it"),
         before: None,
-        matches: |seen| {
-            let is_head =
-                |head: &str| head.starts_with("HEAD ") || head.contains("REQUEST_METHOD: HEAD");
-            follows(seen) && asked(seen, |head| is_head(head))
-        },
+        matches: |seen| follows(seen, |exchange| exchange.request.method == "HEAD"),
     },
     Rule {
         name: "several-lifetimes",
@@ -107,7 +104,10 @@ pub(super) const CACHING: &[Rule] = &[
                     || count("\nexpires: ") > 1
                     || count("\nx-accel-expires: ") > 1
             };
-            follows(seen) && said(seen, has_two)
+            said(seen, has_two)
+                && follows(seen, |exchange| {
+                    !exchange.logged("upstream_status").is_empty()
+                })
         },
     },
     Rule {
@@ -121,10 +121,34 @@ pub(super) const CACHING: &[Rule] = &[
                 let mut pairs = a.received.iter().zip(&b.received);
                 pairs.any(|(a, b)| a.len() > b.len())
             });
-            let has_head = seen.case.talk.iter().any(
-                |step| matches!(step, Step::Request { request, .. } if request.method == "HEAD"),
-            );
-            follows(seen) && more && has_head
+            more && follows(seen, |exchange| exchange.request.method == "HEAD")
+        },
+    },
+    Rule {
+        name: "fetches-behind-412-and-416",
+        text: "What is fetched for a request that is answered by 412 or 416 is stored all the same; nginx gives it up.",
+        reason: Reason::Rfc("RFC 9111, section 3: the response is complete and may be stored"),
+        before: None,
+        matches: |seen| {
+            follows(seen, |exchange| {
+                ["412", "416"].contains(&exchange.logged("status"))
+                    && !exchange.logged("upstream_status").is_empty()
+            })
+        },
+    },
+    Rule {
+        name: "slices-of-another-length",
+        text: "A part whose length is not the one that its `Content-Range` tells is none, with `slice`: the response is aborted, or asked \
+               for anew; nginx sends what it got.",
+        reason: Reason::Rfc("RFC 9110, section 14.4: an invalid Content-Range is not recombined"),
+        before: None,
+        matches: |seen| {
+            let is_wrong = |text: &str| text.contains("Content-Range: bytes 0-9/30");
+            let is_one =
+                |exchange: &Exchange<'_>| exchange.logged("upstream_status").contains("206");
+            seen.has("slice")
+                && said(seen, is_wrong)
+                && (follows(seen, is_one) || (is_of_traffic(seen) && is_own(seen, is_one)))
         },
     },
     Rule {
@@ -143,14 +167,3 @@ pub(super) const CACHING: &[Rule] = &[
         },
     },
 ];
-
-/// Whether a difference can come of a request more or less.
-fn follows(seen: &Seen<'_>) -> bool {
-    let told = logged(seen, |name, value| {
-        name == "upstream_cache_status" && !value.is_empty()
-    });
-    stores(seen)
-        && told
-        && is_of_traffic(seen)
-        && (counts_differ(seen) || seen.is("log: $upstream_"))
-}

@@ -1,9 +1,12 @@
 //! What nginx has changed since older oracles. Weir does as the newest; these rules hold for the older ones only, so that
 //! the comparison runs with the nginx of a distribution.
 
-use super::evidence::{any_bytes, any_pair, counts_differ, is_of_traffic, said, stores};
+use super::evidence::{
+    any_bytes, any_of_case, any_pair, counts_differ, is_of_traffic, said, stores,
+};
 use super::{Reason, Rule};
 use crate::case::Step;
+use crate::side::reply::Response;
 use crate::version::Version;
 
 /// The version that Weir follows.
@@ -14,6 +17,44 @@ const LISTS: Version = Version(1, 23, 0);
 
 /// In the order of the versions.
 pub const CHANGES: &[Rule] = &[
+    Rule {
+        name: "host-beside-authority",
+        text: "A `Host` field of HTTP/2 that repeats `:authority` is accepted.",
+        reason: Reason::Changed("it was a second host, and a 400"),
+        before: Some(NEWEST),
+        matches: |seen| {
+            let is_one = |a: u16, b: u16| (a, b) == (400, 200);
+            let sends = seen.case.talk.iter().any(|step| match step {
+                Step::Frame { payload, .. } => {
+                    crate::case::fill::find(&payload.bytes(), b"\0\x04host\tlocalhost").is_some()
+                }
+                _ => false,
+            });
+            sends
+                && (seen.is("status 400 200")
+                    || seen.is("log: $") && any_of_case(seen, |a, b| is_one(a.status, b.status)))
+        },
+    },
+    Rule {
+        name: "closes-after-421",
+        text: "A 421 closes the connection.",
+        reason: Reason::Changed("it stayed open"),
+        before: Some(NEWEST),
+        matches: |seen| {
+            let classes = [
+                "field Connection",
+                "event ",
+                "log: lines ",
+                "log: $sent_http_connection",
+            ];
+            classes.iter().any(|class| seen.is(class))
+                && any_of_case(seen, |a, b| {
+                    let closes =
+                        |response: &Response| response.field("Connection") == Some("close");
+                    (a.status, b.status) == (421, 421) && !closes(a) && closes(b)
+                })
+        },
+    },
     Rule {
         name: "ranges-of-gzip-static",
         text: "Files of `gzip_static` are sent with ranges.",
@@ -161,7 +202,10 @@ pub const CHANGES: &[Rule] = &[
             let is_told = seen.is("error log: added [error] upstream sent ")
                 || seen.is("error log: added [warn] upstream server temporarily disabled");
             // It is asked again, or another server is, so that all that follows may differ.
-            let is_refused = any_pair(seen, |a, b| a.status != 502 && b.status == 502);
+            let is_refused = any_pair(seen, |a, b| {
+                let has_page = seen.has("error_page") && a.status == b.status && a.body != b.body;
+                has_page || (a.status != 502 && b.status == 502)
+            });
             let is_answered = is_of_traffic(seen) && (counts_differ(seen) || is_refused);
             said(seen, is_bad) && (is_told || is_answered)
         },

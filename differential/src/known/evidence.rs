@@ -86,6 +86,11 @@ pub(super) fn logged(seen: &Seen<'_>, is_so: impl Fn(&str, &str) -> bool) -> boo
     lines.any(|(_, line)| line.iter().any(|(name, value)| is_so(name, value)))
 }
 
+/// True when the difference is one of a line of the access log.
+pub(super) fn is_of_line(seen: &Seen<'_>) -> bool {
+    matches!(seen.difference.place, DifferencePlace::Lines(..))
+}
+
 /// True when a line of nginx's log has this value of a variable, and is so: it gets the values of the line by name.
 pub(super) fn logged_with(
     seen: &Seen<'_>,
@@ -200,7 +205,7 @@ pub(super) fn said(seen: &Seen<'_>, is_so: impl Fn(&str) -> bool) -> bool {
             Act::Send(content) => Some(String::from_utf8_lossy(&content.bytes()).into_owned()),
             _ => None,
         });
-        texts.take(2).any(|text| is_so(&text))
+        texts.take(3).any(|text| is_so(&text))
     })
 }
 

@@ -6,7 +6,7 @@
 use super::Seen;
 use crate::case::{Request, Step};
 use crate::compare::DifferencePlace;
-use crate::observe::LogLine;
+use crate::observe::{CONNECTION, LogLine};
 use crate::side::client::Event;
 
 /// The pairs of events that a difference may belong to. Of an event that tells of its connection (that it was closed, or
@@ -20,7 +20,9 @@ pub(super) fn pairs<'a>(seen: &Seen<'a>) -> impl Iterator<Item = (usize, &'a Eve
         let is_near = match place {
             DifferencePlace::Case | DifferencePlace::Behind(..) => true,
             DifferencePlace::Event(own) => {
-                at == own || (at < own && is_same_connection(&seen, at, own))
+                at == own
+                    || is_same_response(&seen, at, own)
+                    || (at < own && is_same_connection(&seen, at, own))
             }
             DifferencePlace::Lines(oracle, weir) => {
                 is_told_by(&seen, at, &a.1, line(&seen, 0, oracle))
@@ -29,6 +31,15 @@ pub(super) fn pairs<'a>(seen: &Seen<'a>) -> impl Iterator<Item = (usize, &'a Eve
         };
         is_near.then_some((at, &a.1, &b.1))
     })
+}
+
+/// True when one step observed both: a response, and the reset of its stream.
+fn is_same_response(seen: &Seen<'_>, at: usize, own: usize) -> bool {
+    let tells_of_none = ["event ", "last stream"];
+    tells_of_none.iter().any(|class| seen.is(class))
+        && seen.sides.is_some_and(|[a, _]| {
+            a.steps.get(at) == a.steps.get(own) && a.events[at].0 == a.events[own].0
+        })
 }
 
 /// True when an event that tells of a connection is behind another one of it.
@@ -51,9 +62,24 @@ pub(super) fn value<'a>(line: &'a LogLine, name: &str) -> &'a str {
     pair.map_or("", |(_, value)| value)
 }
 
-/// True when a line may be that of an event: the status is the same, and the request, where both are known.
+/// True when a line may be that of an event: the connection and the number of the request on it are the same; or where one of
+/// them is not known, the status and the request.
 fn is_told_by(seen: &Seen<'_>, at: usize, event: &Event, line: Option<&LogLine>) -> bool {
     let Some(line) = line else { return false };
+    let connection = value(line, CONNECTION).parse();
+    if let (Ok(connection), Some([oracle, _])) = (connection, seen.sides) {
+        if oracle.events.get(at).map(|event| event.0) != Some(connection) {
+            return false;
+        }
+        // What is read as bytes has several responses, and what tells of the connection at its end belongs to all.
+        let all = requests_of(seen, connection).map(Iterator::count);
+        return match (all, number_of(seen, at)) {
+            (Some(all), Some(number)) if number < all => {
+                value(line, "connection_requests").parse() == Ok(number + 1)
+            }
+            _ => true,
+        };
+    }
     let has_status = match event {
         Event::Response(response) => response.status.to_string() == value(line, "status"),
         Event::Bytes(bytes) | Event::Silent(bytes) if bytes.starts_with(b"HTTP/") => {
@@ -72,31 +98,72 @@ fn is_told_by(seen: &Seen<'_>, at: usize, event: &Event, line: Option<&LogLine>)
 
 /// The request that an event answers, where the case has it as such: the first one on its connection is answered first.
 pub(super) fn request_of<'a>(seen: &Seen<'a>, at: usize) -> Option<&'a Request> {
-    let events = &seen.sides?[0].events;
-    let connection = events.get(at)?.0;
-    let is_raw =
-        |step: &Step| matches!(step, Step::Send { connection: of, .. } if *of == connection);
-    if seen.case.talk.iter().any(is_raw) {
+    let connection = seen.sides?[0].events.get(at)?.0;
+    requests_of(seen, connection)?.nth(number_of(seen, at)?)
+}
+
+/// The requests of a connection; nothing where some are sent as bytes, or where another connection had its number before.
+fn requests_of<'a>(
+    seen: &Seen<'a>,
+    connection: usize,
+) -> Option<impl Iterator<Item = &'a Request> + use<'a>> {
+    let talk = &seen.case.talk;
+    let is_raw = |step: &Step| {
+        matches!(step, Step::Send { connection: of, .. } | Step::Frame { connection: of, .. } | Step::Look { connection: of, .. }
+            if *of == connection)
+    };
+    let opens = |step: &&Step| match step {
+        Step::Connect { connection: of, .. } | Step::Http2 { connection: of, .. } => {
+            *of == connection
+        }
+        _ => false,
+    };
+    if talk.iter().any(is_raw) || talk.iter().filter(opens).count() > 1 {
         return None;
     }
-    let answered = |event: &&(usize, Event)| {
-        event.0 == connection
-            && match &event.1 {
-                Event::Response(response) => !response.is_interim(),
-                // Behind a response it is of the same stream.
-                Event::Reset(_) | Event::Nothing => false,
-                _ => true,
-            }
-    };
-    let before = events[..at].iter().filter(answered).count();
-    let mut requests = seen.case.talk.iter().filter_map(|step| match step {
+    Some(talk.iter().filter_map(move |step| match step {
         Step::Request {
             connection: of,
             request,
         } if *of == connection => Some(request),
         _ => None,
+    }))
+}
+
+/// How many responses were read on the connection of an event before it; nothing where it was read until the end.
+fn number_of(seen: &Seen<'_>, at: usize) -> Option<usize> {
+    let oracle = &seen.sides?[0];
+    let connection = oracle.events.get(at)?.0;
+    let step = *oracle.steps.get(at)?;
+    let talk = &seen.case.talk;
+    if matches!(talk.get(step), Some(Step::Rest { .. })) {
+        return None;
+    }
+    let reads = |step: &&Step| matches!(step, Step::Read { connection: of } if *of == connection);
+    Some(talk.iter().take(step).filter(reads).count())
+}
+
+/// The request of the conversation, of all in its order, that a difference belongs to: that of its event, or that of which the
+/// lines tell. Nothing where it belongs to none.
+pub(super) fn asked_at(seen: &Seen<'_>) -> Option<usize> {
+    let (connection, number) = match seen.difference.place {
+        DifferencePlace::Event(at) => (seen.sides?[0].events.get(at)?.0, number_of(seen, at)?),
+        DifferencePlace::Lines(own, _) => {
+            let line = line(seen, 0, own)?;
+            let number: usize = value(line, "connection_requests").parse().ok()?;
+            (
+                value(line, CONNECTION).parse().ok()?,
+                number.checked_sub(1)?,
+            )
+        }
+        DifferencePlace::Case | DifferencePlace::Behind(..) => return None,
+    };
+    let requests = seen.case.talk.iter().filter_map(|step| match step {
+        Step::Request { connection: of, .. } => Some(*of),
+        _ => None,
     });
-    requests.nth(before)
+    let mut own = requests.enumerate().filter(|(_, of)| *of == connection);
+    own.nth(number).map(|(at, _)| at)
 }
 
 #[cfg(test)]
@@ -124,6 +191,7 @@ mod tests {
         };
         Observation {
             events: vec![(0, response(statuses[0])), (0, response(statuses[1]))],
+            steps: vec![2, 3],
             log: statuses.into_iter().enumerate().map(line).collect(),
             ..Observation::default()
         }
@@ -138,6 +206,8 @@ mod tests {
                 request: Request::new("GET", target),
             });
         }
+        case.talk
+            .extend([0, 0].map(|connection| Step::Read { connection }));
         let sides = [observed([200, 304]), observed([200, 200])];
         let near = |place| {
             let difference = Difference {

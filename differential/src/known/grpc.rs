@@ -3,8 +3,10 @@
 use super::evidence::{
     any_events, any_pair, is_of_traffic, logged_with, said, sends_chunks, stores,
 };
+use super::exchange::value;
+use super::following::{Exchange, follows_in_order, is_own};
 use super::{Reason, Rule, Seen};
-use crate::case::{Protocol, Step};
+use crate::case::{Act, Body, Protocol, Step};
 use crate::side::client::Event;
 
 /// In the order of `docs/compat.md`.
@@ -21,11 +23,9 @@ pub(super) const GRPC: &[Rule] = &[
                 (Event::Response(a), Event::Response(b)) => a.cut && !b.cut,
                 _ => false,
             };
-            let (ends, closes) = (|text: &str| text.contains(" end"), closes_at_once(seen));
             seen.has("grpc_pass")
-                && closes
+                && closes_behind_an_end(seen)
                 && is_of_traffic(seen)
-                && said(seen, ends)
                 && any_events(seen, is_aborted)
         },
     },
@@ -189,6 +189,85 @@ pub(super) const GRPC: &[Rule] = &[
         },
     },
     Rule {
+        name: "trailers-of-grpc-responses-with-a-length",
+        text: "The trailers of a gRPC response with a `Content-Length` are passed on, so that the client learns of the call's \
+               outcome; nginx drops them.",
+        reason: Reason::Rfc("RFC 9113, section 8.1: trailers are part of a response"),
+        before: None,
+        matches: |seen| {
+            let classes = [
+                "trailer ",
+                "framing Empty Stream",
+                "framing Length Chunked",
+                "field Content-Length missing",
+                "field Transfer-Encoding added",
+                "log: $body_bytes_sent",
+                "log: $sent_http_content_length",
+                "log: $sent_http_transfer_encoding",
+            ];
+            seen.has("grpc_pass")
+                && classes.iter().any(|class| seen.is(class))
+                && any_pair(seen, |a, b| {
+                    a.field("Content-Length").is_some()
+                        && (a.status, &a.body) == (b.status, &b.body)
+                        && (b.trailers.len() > a.trailers.len() || b.framing != a.framing)
+                })
+        },
+    },
+    Rule {
+        name: "interim-responses-of-grpc",
+        text: "`$upstream_status` is the status of the final response of a gRPC server; nginx keeps that of an interim one.",
+        reason: Reason::Rfc("RFC 9110, section 15.2: an interim response is none"),
+        before: None,
+        matches: |seen| {
+            let classes = ["log: $upstream_status", "field X-S"];
+            seen.has("grpc_pass")
+                && classes.iter().any(|class| seen.is(class))
+                && seen.difference.oracle == "103"
+                && said(seen, |text| text.contains(":status: 103"))
+        },
+    },
+    Rule {
+        name: "grpc-bodies-that-are-too-large",
+        text: "Whether a gRPC server has been asked when a body without a length turns out to be larger than `client_max_body_size`.",
+        reason: Reason::Chance("it depends on how much has arrived with the header"),
+        before: None,
+        matches: |seen| {
+            let classes = [
+                "log: $upstream_",
+                "log: $request_length",
+                "behind",
+                "log: $request_completion",
+            ];
+            let is_one = |exchange: &Exchange<'_>| {
+                exchange.logged("status") == "413"
+                    && exchange.request.body != Body::None
+                    && exchange
+                        .lines
+                        .iter()
+                        .all(|line| ["", "413"].contains(&value(line, "upstream_status")))
+            };
+            seen.has("client_max_body_size")
+                && (seen.has("grpc_pass") || streams(seen))
+                && ((classes.iter().any(|class| seen.is(class)) && is_own(seen, is_one))
+                    || follows_in_order(seen, is_one))
+        },
+    },
+    Rule {
+        name: "headers-of-rejected-grpc-responses",
+        text: "`$upstream_http_…` of a gRPC response without `:status` shows what came before it was rejected.",
+        reason: Reason::Chance("where the reading of an invalid header ends"),
+        before: None,
+        matches: |seen| {
+            seen.has("grpc_pass")
+                && seen.is("log: $upstream_http_")
+                && seen.difference.oracle.is_empty()
+                && is_own(seen, |exchange| {
+                    exchange.logged("upstream_status").contains("502")
+                })
+        },
+    },
+    Rule {
         name: "fields-that-were-not-sent",
         text: "`$sent_http_…` is empty for a field that was removed before the response was sent; nginx logs it.",
         reason: Reason::Safety(
@@ -209,15 +288,21 @@ fn streams(seen: &Seen<'_>) -> bool {
     seen.has("grpc_pass") || seen.has_ending("_request_buffering")
 }
 
-/// True when a gRPC server of the case closes its connection behind an answer.
-fn closes_at_once(seen: &Seen<'_>) -> bool {
+/// True when a gRPC server of the case closes its connection behind an answer that has ended.
+fn closes_behind_an_end(seen: &Seen<'_>) -> bool {
     let servers = seen.case.upstreams.iter();
     let mut servers = servers.filter(|upstream| upstream.protocol == Protocol::Grpc);
+    let is_end = |act: &Act| match act {
+        Act::Send(content) => String::from_utf8_lossy(&content.bytes()).contains(" end"),
+        _ => false,
+    };
     servers.any(|upstream| {
         let mut answers = upstream.answers.iter();
         answers.any(|acts| {
-            acts.iter()
-                .any(|act| matches!(act, crate::case::Act::Close | crate::case::Act::Reset))
+            acts.iter().any(is_end)
+                && acts
+                    .iter()
+                    .any(|act| matches!(act, Act::Close | Act::Reset))
         })
     })
 }

@@ -10,14 +10,14 @@ use crate::side::client::Event;
 pub(super) const HTTP2: &[Rule] = &[
     Rule {
         name: "frames-that-are-wrong",
-        text: "A frame that HTTP/2 forbids (`DATA` or `RST_STREAM` of a stream that is idle, `SETTINGS` of a stream, one that is too \
+        text: "A frame that HTTP/2 forbids (`DATA` or `RST_STREAM` of a stream that is idle, `HEADERS` of one that is closed, `SETTINGS` of a stream, one that is too \
                large, a header block that cannot be decoded) ends the connection at once, with the code that the RFC names; nginx \
                takes some silently, waits for the rest of others, or names another code.",
         reason: Reason::Rfc("RFC 9113, sections 4.2, 4.3, 5.1 and 6.5"),
         before: None,
         matches: |seen| {
-            // PROTOCOL_ERROR, FLOW_CONTROL_ERROR, FRAME_SIZE_ERROR, COMPRESSION_ERROR.
-            ends_with_code(seen, &[1, 3, 6, 9])
+            // PROTOCOL_ERROR, FLOW_CONTROL_ERROR, STREAM_CLOSED, FRAME_SIZE_ERROR, COMPRESSION_ERROR.
+            ends_with_code(seen, &[1, 3, 5, 6, 9])
         },
     },
     Rule {
@@ -155,7 +155,11 @@ fn http2_requests<'a>(seen: &Seen<'a>) -> impl Iterator<Item = (usize, &'a Reque
 fn with_frames(seen: &Seen<'_>) -> Vec<usize> {
     let known = connections(seen);
     let numbers = seen.case.talk.iter().filter_map(|step| match step {
-        Step::Send { connection, .. } if known.contains(connection) => Some(*connection),
+        Step::Send { connection, .. } | Step::Frame { connection, .. }
+            if known.contains(connection) =>
+        {
+            Some(*connection)
+        }
         _ => None,
     });
     numbers.collect()
@@ -168,6 +172,7 @@ fn sends_frame_of_kind(seen: &Seen<'_>, kind: u8) -> bool {
         Step::Send { connection, bytes } => {
             known.contains(connection) && bytes.bytes().get(3) == Some(&kind)
         }
+        Step::Frame { kind: own, .. } => *own == kind,
         _ => false,
     })
 }

@@ -103,26 +103,6 @@ pub(super) const LEFTOVERS: &[Rule] = &[
         },
     },
     Rule {
-        name: "targets-that-were-not-reached",
-        text: "After a cycle of internal redirects, `$uri` is the target of the last one; in nginx it is the path before that.",
-        reason: Reason::Open("nginx counts before it changes the path"),
-        before: None,
-        matches: |seen| {
-            let variables = [
-                "log: $uri",
-                "log: $document_uri",
-                "log: $request_filename",
-                "log: $fastcgi_script_name",
-            ];
-            let weir = &seen.difference.weir;
-            seen.has("rewrite")
-                && variables
-                    .iter()
-                    .any(|class| seen.difference.class == *class)
-                && weir.strip_prefix(seen.difference.oracle.as_str()) == Some("index.html")
-        },
-    },
-    Rule {
         name: "whole-bodies-for-scgi",
         text: "With `scgi_request_buffering off`, an SCGI server gets the whole body and its length; nginx tells it the length \
                of what arrived first, and sends no more.",

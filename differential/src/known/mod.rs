@@ -7,6 +7,8 @@ mod caching;
 mod changes;
 mod evidence;
 mod exchange;
+mod following;
+mod frames;
 mod grpc;
 mod heads;
 mod http2;
@@ -14,17 +16,22 @@ mod leftovers;
 mod page;
 mod passing;
 mod rules;
+mod sent_pages;
+mod tls;
 
 pub use changes::CHANGES;
 pub use page::{page, write_page};
 
 use caching::CACHING;
+use frames::FRAMES;
 use grpc::GRPC;
 use heads::HEADS;
 use http2::HTTP2;
 use leftovers::LEFTOVERS;
 use passing::PASSING;
 use rules::RULES;
+use sent_pages::SENT_PAGES;
+use tls::TLS;
 
 use crate::case::Case;
 use crate::compare::Difference;
@@ -100,7 +107,10 @@ pub fn choices() -> impl Iterator<Item = &'static Rule> {
         .iter()
         .chain(HEADS)
         .chain(HTTP2)
+        .chain(FRAMES)
+        .chain(TLS)
         .chain(PASSING)
+        .chain(SENT_PAGES)
         .chain(CACHING)
         .chain(GRPC)
         .chain(LEFTOVERS)

@@ -1,13 +1,14 @@
 //! Choices of what is passed on: answers that are none, interim ones, content that nobody wants.
 
 use super::evidence::{
-    answers, any_events, any_of_case, any_pair, asked, is_of_traffic, logged, logged_with, said,
-    sends_chunks, stores,
+    answers, any_events, any_of_case, any_pair, asked, is_of_line, is_of_traffic, logged,
+    logged_with, said, sends_chunks, stores,
 };
+use super::following::follows_in_order;
 use super::{Reason, Rule};
 use crate::case::{Body, Step};
 use crate::side::client::Event;
-use crate::side::reply::Framing;
+use crate::side::reply::{Framing, Response};
 
 /// In the order of `docs/compat.md`.
 pub(super) const PASSING: &[Rule] = &[
@@ -67,9 +68,26 @@ pub(super) const PASSING: &[Rule] = &[
                 Event::Response(response) => response.status == 9,
                 _ => false,
             };
+            let is_one = |a: &Event, b: &Event| match (a, b) {
+                // To HEAD there is nothing to forward.
+                (Event::Closed, Event::Response(b)) => b.status >= 500,
+                (a, _) => is_raw(a),
+            };
+            let is_logged = |name: &str, value: &str| name == "status" && value == "009";
             is_of_traffic(seen)
                 && answers(seen, |text| !text.is_empty() && !has_status(text))
-                && any_events(seen, |a, _| is_raw(a))
+                && (any_events(seen, is_one) || is_of_line(seen) && logged(seen, is_logged))
+        },
+    },
+    Rule {
+        name: "servers-without-a-status-line",
+        text: "A server whose response does not begin as one of HTTP/1 has failed, so that the next request may go to another one; \
+               see `responses-without-a-status-line`.",
+        reason: Reason::Rfc("RFC 9110, section 15.6.3: an invalid response is a 502"),
+        before: None,
+        matches: |seen| {
+            seen.has("upstream")
+                && follows_in_order(seen, |exchange| exchange.logged("status") == "009")
         },
     },
     Rule {
@@ -126,7 +144,9 @@ pub(super) const PASSING: &[Rule] = &[
         reason: Reason::Chance("an aborted response may end anywhere"),
         before: None,
         matches: |seen| {
-            let is_one = |a: &Event, b: &Event| matches!((a, b), (Event::Closed, Event::Response(b)) if b.cut);
+            // Without a length its end is that of the connection.
+            let ends = |b: &Response| b.cut || (b.framing == Framing::Close && b.body.is_empty());
+            let is_one = |a: &Event, b: &Event| matches!((a, b), (Event::Closed, Event::Response(b)) if ends(b));
             let follows = [
                 "log: $body_bytes_sent",
                 "log: $request_completion",
@@ -134,7 +154,9 @@ pub(super) const PASSING: &[Rule] = &[
                 "event kept closed",
                 "event closed ",
             ];
-            follows.iter().any(|class| seen.is(class)) && any_events(seen, is_one)
+            let both_cut =
+                seen.is("log: $body_bytes_sent") && any_pair(seen, |a, b| a.cut && b.cut);
+            both_cut || (follows.iter().any(|class| seen.is(class)) && any_events(seen, is_one))
         },
     },
     Rule {
@@ -192,12 +214,14 @@ pub(super) const PASSING: &[Rule] = &[
     Rule {
         name: "reads-of-unused-bodies",
         text: "How much is read of a body that is not used: that of a response to HEAD, of one that an error page or a \
-               redirect replaces, of one that may not have a body, or of one that is aborted; and what follows the body in \
+               redirect replaces, of one that may not have a body, or of one that is aborted; and what follows the body, also in \
                FastCGI.",
         reason: Reason::Chance("the kernel splits the bytes"),
         before: None,
         matches: |seen| {
             let variable = seen.difference.class.strip_prefix("log: $").unwrap_or("");
+            // Behind the end that its length tells.
+            let is_longer = said(seen, |text| text.contains("Content-Length: 6\r\n"));
             ["upstream_bytes_received", "upstream_response_length"].contains(&variable)
                 && logged_with(seen, variable, &seen.difference.oracle, |of| {
                     let first = of("upstream_status");
@@ -211,6 +235,7 @@ pub(super) const PASSING: &[Rule] = &[
                         || of("request").starts_with("HEAD ")
                         || last != of("status")
                         || ["204", "304"].contains(&last.as_str())
+                        || is_longer
                         || first.contains("502")
                         || of("request_completion").is_empty()
                         || first.contains(',')
@@ -438,7 +463,9 @@ pub(super) const PASSING: &[Rule] = &[
         matches: |seen| {
             seen.is("field Accept-Ranges missing")
                 && seen.has("sub_filter")
-                && said(seen, |text| text.contains("Accept-Ranges: "))
+                && said(seen, |text| {
+                    text.to_ascii_lowercase().contains("accept-ranges: ")
+                })
         },
     },
     Rule {

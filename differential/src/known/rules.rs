@@ -43,6 +43,32 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
+        name: "invalid-base32",
+        text: "`set_decode_base32` of what is not base32 is empty; the third-party module takes other characters for the first of the \
+               alphabet.",
+        reason: Reason::Safety(
+            "the documentation of the module says so, and a script that checks for it relies on it",
+        ),
+        before: None,
+        matches: |seen| {
+            let classes = [
+                "body",
+                "field Content-Length",
+                "log: $body_bytes_sent",
+                "log: $sent_http_content_length",
+            ];
+            seen.has("set_decode_base32")
+                && classes.iter().any(|class| seen.is(class))
+                && any_pair(seen, |a, b| {
+                    let length = |response: &Response| {
+                        let field = response.field("Content-Length").unwrap_or_default();
+                        field.parse().unwrap_or(response.body.len())
+                    };
+                    a.status == b.status && length(a) > length(b)
+                })
+        },
+    },
+    Rule {
         name: "content-type-of-304",
         text: "A 304 has no `Content-Type`, even if `more_set_headers` sets one.",
         reason: Reason::Rfc("RFC 9110, section 15.4.5"),
@@ -220,7 +246,13 @@ pub(super) const RULES: &[Rule] = &[
             let is_other = statuses.iter().chain(&follows).any(|class| seen.is(class))
                 && has_field(seen, &["Range"])
                 && any_pair(seen, is_part);
-            stores(seen) && (is_added || is_other)
+            // What is told of the whole is not told of an error page.
+            let has_gone = ["log: $sent_http_etag", "log: $sent_http_last_modified"]
+                .iter()
+                .any(|class| seen.is(class))
+                && seen.difference.weir.is_empty()
+                && any_pair(seen, |a, b| (a.status, b.status) == (200, 416));
+            stores(seen) && (is_added || is_other || has_gone)
         },
     },
     Rule {
@@ -358,39 +390,14 @@ pub(super) const RULES: &[Rule] = &[
         matches: |seen| {
             let sent = seen.is("log: $sent_http_link") || seen.is("log: $sent_http_last_modified");
             let was_set = seen.has("more_set_headers") || seen.has("more_clear_headers");
-            let came = seen.is("log: $cookie_") && seen.difference.weir.is_empty();
+            let of_request = [
+                "log: $cookie_",
+                "log: $content_type",
+                "log: $content_length",
+            ];
+            let came = of_request.iter().any(|class| seen.is(class))
+                && ["", "0"].contains(&seen.difference.weir.as_str());
             (sent && was_set) || (came && seen.has("more_clear_input_headers"))
-        },
-    },
-    Rule {
-        name: "alias-after-a-cycle",
-        text: "`$request_filename` in a location with a regular expression and `alias`, after a request that failed.",
-        reason: Reason::Open("nginx's is empty"),
-        before: None,
-        matches: |seen| {
-            seen.has("alias")
-                && seen.is("log: $request_filename")
-                && seen.difference.oracle.is_empty()
-        },
-    },
-    Rule {
-        name: "arguments-after-a-cycle",
-        text: "`$args` and `$is_args` after a rewrite cycle that failed.",
-        reason: Reason::Open("nginx's are those that the cycle has added"),
-        before: None,
-        matches: |seen| {
-            let is_one = seen.is("log: $arg") || seen.is("log: $is_args");
-            is_one && seen.has("rewrite") && seen.difference.weir.is_empty()
-        },
-    },
-    Rule {
-        name: "several-content-handlers",
-        text: "Of several directives of a location that make its response (`empty_gif`, `flv`, `mp4`) the last one counts in nginx.",
-        reason: Reason::Open("a fixed one of them counts"),
-        before: None,
-        matches: |seen| {
-            let handlers = ["empty_gif", "flv", "mp4"];
-            handlers.iter().filter(|name| seen.has(name)).count() > 1
         },
     },
     Rule {

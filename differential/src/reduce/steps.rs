@@ -137,7 +137,7 @@ fn smaller_talks(case: &Case, found: &mut Vec<Case>) {
         .talk
         .iter()
         .filter_map(|step| match step {
-            Step::Connect { connection, .. } => Some(*connection),
+            Step::Connect { connection, .. } | Step::Http2 { connection, .. } => Some(*connection),
             _ => None,
         })
         .collect();
@@ -187,6 +187,9 @@ pub(super) fn connection_of(step: &Step) -> Option<usize> {
         | Step::Http2 { connection, .. }
         | Step::Tls { connection, .. }
         | Step::Send { connection, .. }
+        | Step::Frame { connection, .. }
+        | Step::Hold { connection }
+        | Step::Look { connection, .. }
         | Step::Request { connection, .. }
         | Step::Read { connection }
         | Step::Rest { connection }

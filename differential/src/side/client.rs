@@ -10,7 +10,7 @@ use crate::case::fill::Places;
 
 use super::http2::Http2;
 use super::reply::{Parsed, Response, parse};
-use super::tls::{Secured, Sessions};
+use super::tls::{EARLY, EarlyData, Secured, Sessions};
 use super::upstream::Behind;
 
 /// What the client got, in order.
@@ -58,9 +58,10 @@ pub struct Patience {
 pub type Observed = (usize, usize, Event);
 
 /// Puts what two sides observed beside each other, step by step: where one of them saw fewer events, it has [`Event::Nothing`].
-/// The last event of a step is that of its response, so what is missing is in front of it: interim responses.
-pub fn aligned(sides: [Vec<Observed>; 2]) -> [Vec<(usize, Event)>; 2] {
+/// The last event of a step is that of its response, so what is missing is in front of it: interim responses. Also the steps.
+pub fn aligned(sides: [Vec<Observed>; 2]) -> ([Vec<(usize, Event)>; 2], Vec<usize>) {
     let mut out = [Vec::new(), Vec::new()];
+    let mut steps = Vec::new();
     let mut rest = sides.map(|side| side.into_iter().peekable());
     while let Some(next) = rest
         .iter_mut()
@@ -76,12 +77,13 @@ pub fn aligned(sides: [Vec<Observed>; 2]) -> [Vec<(usize, Event)>; 2] {
             found
         });
         let most = found.iter().map(Vec::len).max().unwrap_or(0);
+        steps.extend((0..most).map(|_| next.0));
         for (out, found) in out.iter_mut().zip(found) {
             out.extend((found.len()..most).map(|_| (next.1, Event::Nothing)));
             out.extend(found);
         }
     }
-    out
+    (out, steps)
 }
 
 /// What events of two sides are told to belong together by.
@@ -89,13 +91,17 @@ fn key(event: &Observed) -> (usize, usize) {
     (event.0, event.1)
 }
 
+/// The connections of a conversation by the client's port, by which a server's log names them.
+pub type ClientPorts = BTreeMap<u16, usize>;
+
 /// Carries out the steps; an event each for what they observe.
 pub fn converse(
     steps: &[Step],
     places: &Places,
     behind: &[Behind],
     patience: Patience,
-) -> Vec<Observed> {
+) -> (Vec<Observed>, ClientPorts) {
+    let mut ports = ClientPorts::new();
     let mut open: BTreeMap<usize, Connection> = BTreeMap::new();
     let mut sockets: BTreeMap<usize, Datagrams> = BTreeMap::new();
     let mut events: Vec<Observed> = Vec::new();
@@ -113,8 +119,12 @@ pub fn converse(
         looked_at = told;
         match step {
             Step::Connect { .. } | Step::Http2 { .. } | Step::Tls { .. } => {
-                let event = begin(step, &mut open, &mut sessions, places, patience);
-                events.extend(event.map(|(connection, event)| (number, connection, event)));
+                let seen = begin(step, &mut open, &mut sessions, places, patience);
+                events.extend(
+                    seen.into_iter()
+                        .map(|(connection, event)| (number, connection, event)),
+                );
+                ports.extend(ports_of(&open));
             }
             Step::Await { upstream, requests } => {
                 let asked = behind.get(*upstream);
@@ -124,22 +134,17 @@ pub fn converse(
             }
             // A case says so where a lifetime has to end: no event tells of it.
             Step::Pause(time) => std::thread::sleep(Duration::from_millis((*time).min(5_000))),
-            Step::Datagram {
-                connection,
-                port,
-                replies,
-                bytes,
-            } => {
-                let port = places.ports.get(*port).copied().unwrap_or(0);
-                let bytes = places.fill(&bytes.bytes());
-                let socket = sockets
-                    .entry(*connection)
-                    .or_insert_with(|| Datagrams::open(places.address));
-                let event = socket.ask((places.address, port), &bytes, *replies, patience);
-                events.push((number, *connection, event));
+            Step::Datagram { connection, .. } => {
+                let socket = sockets.entry(*connection);
+                let socket = socket.or_insert_with(|| Datagrams::open(places.address));
+                let event = ask(socket, step, places, patience);
+                events.extend(event.map(|event| (number, *connection, event)));
             }
             Step::Close { connection } => drop(open.remove(connection)),
             Step::Send { connection, .. }
+            | Step::Frame { connection, .. }
+            | Step::Hold { connection }
+            | Step::Look { connection, .. }
             | Step::Request { connection, .. }
             | Step::Read { connection }
             | Step::Rest { connection }
@@ -154,7 +159,32 @@ pub fn converse(
     for (connection, mut opened) in open {
         events.push((steps.len(), connection, opened.state()));
     }
-    events
+    (events, ports)
+}
+
+/// Sends the datagram of a step, and what comes back.
+fn ask(socket: &mut Datagrams, step: &Step, places: &Places, patience: Patience) -> Option<Event> {
+    let Step::Datagram {
+        port,
+        replies,
+        bytes,
+        ..
+    } = step
+    else {
+        return None;
+    };
+    let to = (
+        places.address,
+        places.ports.get(*port).copied().unwrap_or(0),
+    );
+    let bytes = places.fill(&bytes.bytes());
+    Some(socket.ask(to, &bytes, *replies, patience))
+}
+
+/// The ports of the open connections.
+fn ports_of(open: &BTreeMap<usize, Connection>) -> impl Iterator<Item = (u16, usize)> {
+    let all = open.iter();
+    all.filter_map(|(of, opened)| Some((opened.port()?, *of)))
 }
 
 /// Opens a connection, or begins TLS on it, and what there is to tell of that.
@@ -164,7 +194,7 @@ fn begin(
     sessions: &mut Sessions,
     places: &Places,
     patience: Patience,
-) -> Option<(usize, Event)> {
+) -> Vec<(usize, Event)> {
     let at = |port: &usize| places.ports.get(*port).copied().unwrap_or(0);
     let (number, opened) = match step {
         Step::Connect { connection, port } => {
@@ -186,18 +216,22 @@ fn begin(
             name,
             has,
         } => {
-            let (secured, event) = open.remove(connection)?.secure(sessions, name, has);
+            let Some(plain) = open.remove(connection) else {
+                return Vec::new();
+            };
+            let (secured, events) = plain.secure(sessions, name, has);
             open.extend(secured.map(|secured| (*connection, secured)));
-            return Some((*connection, event));
+            let events = events.into_iter();
+            return events.map(|event| (*connection, event)).collect();
         }
-        _ => return None,
+        _ => return Vec::new(),
     };
     match opened {
         Some(opened) => {
             open.insert(number, opened);
-            None
+            Vec::new()
         }
-        None => Some((number, Event::Refused)),
+        None => vec![(number, Event::Refused)],
     }
 }
 
@@ -303,6 +337,12 @@ impl Connection {
         })
     }
 
+    /// The client's port.
+    fn port(&self) -> Option<u16> {
+        let address = self.stream.socket().local_addr().ok()?;
+        Some(address.port())
+    }
+
     /// Speaks HTTP/2 from here on, with streams that have such a window.
     fn begin_http2(&mut self, window: u32) {
         let mut http2 = Http2::default();
@@ -316,20 +356,27 @@ impl Connection {
         sessions: &mut Sessions,
         name: &str,
         has: &[String],
-    ) -> (Option<Self>, Event) {
+    ) -> (Option<Self>, Vec<Event>) {
         let Wire::Plain(stream) = self.stream else {
-            return (None, Event::Refused);
+            return (None, vec![Event::Refused]);
         };
-        match sessions.begin(stream, name, has, self.patience.wait * 4) {
-            Ok((secured, told)) => {
+        match sessions.begin(stream, name, has, self.patience.wait * 12) {
+            Ok((secured, told, early)) => {
                 let is_http2 = secured.conn.alpn_protocol() == Some(b"h2");
                 self.stream = Wire::Tls(Box::new(secured));
                 if is_http2 {
                     self.begin_http2(65535);
                 }
-                (Some(self), Event::Bytes(told.into_bytes()))
+                let mut events = vec![Event::Bytes(told.into_bytes())];
+                if early == EarlyData::Refused {
+                    self.send(EARLY);
+                }
+                if early != EarlyData::None {
+                    events.extend(self.response());
+                }
+                (Some(self), events)
             }
-            Err(why) => (None, Event::Broken(why, Vec::new())),
+            Err(why) => (None, vec![Event::Broken(why, Vec::new())]),
         }
     }
 
@@ -368,6 +415,24 @@ impl Connection {
                 }
                 None => self.response(),
             },
+            Step::Frame { .. } => {
+                self.send_frame(step, places);
+                Vec::new()
+            }
+            Step::Hold { .. } => {
+                if let Some(http2) = &mut self.http2 {
+                    http2.holds = true;
+                }
+                Vec::new()
+            }
+            Step::Look { stream, bytes, .. } => match self.http2.take() {
+                Some(mut http2) => {
+                    let event = self.look(&mut http2, *stream, *bytes);
+                    self.http2 = Some(http2);
+                    vec![event]
+                }
+                None => Vec::new(),
+            },
             Step::Rest { .. } => vec![self.rest()],
             Step::Half { .. } => {
                 // The server may have left.
@@ -375,6 +440,22 @@ impl Connection {
                 Vec::new()
             }
             _ => Vec::new(),
+        }
+    }
+
+    fn send_frame(&mut self, step: &Step, places: &Places) {
+        if let Step::Frame {
+            kind,
+            flags,
+            stream,
+            payload,
+            ..
+        } = step
+            && let Some(http2) = &mut self.http2
+        {
+            let payload = places.fill(&payload.bytes());
+            let bytes = http2.send(*kind, *flags, *stream, &payload);
+            self.send(&bytes);
         }
     }
 
@@ -439,6 +520,33 @@ impl Connection {
             }
             if !self.receive(deadline) {
                 return vec![Event::Silent(Vec::new())];
+            }
+        }
+    }
+
+    /// What a stream of HTTP/2 has when this much content has come, or its end, and nothing more came with it.
+    fn look(&mut self, http2: &mut Http2, stream: u32, bytes: usize) -> Event {
+        let deadline = Instant::now() + self.patience.wait;
+        let mut asked = None;
+        loop {
+            match http2.take(&mut self.received) {
+                Ok(answers) => self.send(&answers),
+                Err(why) => return Event::Broken(why, std::mem::take(&mut self.received)),
+            }
+            if asked.is_some_and(|before| http2.pongs > before) {
+                return Event::Bytes(http2.told(stream).into_bytes());
+            }
+            // What comes at an end, and what a reset says, may have come before it.
+            if self.closed {
+                let last = http2.goaway.take();
+                return last.map_or(Event::Closed, |(last, code)| Event::GoAway(last, code));
+            }
+            if asked.is_none() && http2.has(stream, bytes) {
+                asked = Some(http2.pongs);
+                self.send(&http2.ping());
+            }
+            if !self.receive(deadline) {
+                return Event::Silent(http2.told(stream).into_bytes());
             }
         }
     }

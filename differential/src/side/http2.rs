@@ -23,6 +23,43 @@ pub struct Http2 {
     streams: BTreeMap<u32, Stream>,
     /// The last stream and the code of a GOAWAY.
     pub goaway: Option<(u32, u32)>,
+    /// Windows are opened by the case's own frames only.
+    pub holds: bool,
+    /// How many answers to PING have come.
+    pub pongs: usize,
+    windows: Windows,
+    /// Content of requests that waits for the server's windows.
+    uploads: VecDeque<Upload>,
+}
+
+/// What each side may send.
+struct Windows {
+    /// What is left of ours for the connection.
+    connection: i64,
+    /// What streams have to begin with.
+    initial: i64,
+    /// What they have to begin with when the server has acknowledged it.
+    lowered: Option<i64>,
+    /// What is left of the server's, for the connection, and for streams to begin with.
+    theirs: [i64; 2],
+}
+
+impl Default for Windows {
+    fn default() -> Self {
+        Windows {
+            connection: 65535,
+            initial: 65535,
+            lowered: None,
+            theirs: [65535, 65535],
+        }
+    }
+}
+
+/// What is still to be sent of a request's content, and the frame that ends it.
+struct Upload {
+    stream: u32,
+    left: VecDeque<u8>,
+    end: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
@@ -31,25 +68,28 @@ struct Stream {
     response: Response,
     /// It has ended; with the code of its RST_STREAM.
     ended: Option<Option<u32>>,
+    /// How far our window differs from that which streams begin with, and the server's.
+    window: i64,
+    theirs: i64,
 }
 
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-pub(super) const DATA: u8 = 0;
-pub(super) const HEADERS: u8 = 1;
-pub(super) const RESET: u8 = 3;
-pub(super) const SETTINGS: u8 = 4;
-pub(super) const PING: u8 = 6;
-pub(super) const GOAWAY: u8 = 7;
-pub(super) const WINDOW: u8 = 8;
-pub(super) const CONTINUATION: u8 = 9;
-pub(super) const END_STREAM: u8 = 1;
-pub(super) const END_HEADERS: u8 = 4;
-pub(super) const PADDED: u8 = 8;
-pub(super) const PRIORITY: u8 = 0x20;
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const RESET: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PING: u8 = 6;
+pub(crate) const GOAWAY: u8 = 7;
+pub(crate) const WINDOW: u8 = 8;
+pub(crate) const CONTINUATION: u8 = 9;
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
+pub(crate) const PADDED: u8 = 8;
+pub(crate) const PRIORITY: u8 = 0x20;
 /// The largest payload of a frame as long as nobody says otherwise.
 pub(super) const LARGEST: usize = 16384;
 
-pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap_or(0).to_be_bytes();
     let mut out = vec![length[1], length[2], length[3], kind, flags];
     out.extend(stream.to_be_bytes());
@@ -73,7 +113,7 @@ fn integer(mut value: usize, out: &mut Vec<u8>) {
 }
 
 /// A field as a literal that is not indexed, without Huffman's code: every byte as the case has it.
-pub(super) fn field(name: &str, value: &str, out: &mut Vec<u8>) {
+pub(crate) fn field(name: &str, value: &str, out: &mut Vec<u8>) {
     out.push(0);
     for text in [name, value] {
         integer(text.len(), out);
@@ -85,6 +125,7 @@ impl Http2 {
     /// The first bytes of a client, with a window of this size for each stream.
     pub fn begin(&mut self, window: u32) -> Vec<u8> {
         self.next = 1;
+        self.windows.initial = i64::from(window);
         let mut settings = vec![0, 4];
         settings.extend(window.to_be_bytes());
         [PREFACE, &frame(SETTINGS, 0, 0, &settings)].concat()
@@ -118,23 +159,127 @@ impl Http2 {
         };
         let ends = if content.is_none() { END_STREAM } else { 0 };
         let mut out = frame(HEADERS, END_HEADERS | ends, stream, &block);
+        self.streams.insert(stream, Stream::default());
         let Some(content) = content else {
             return out;
         };
-        // More than the server's first window would wait for it to open: sent all the same, it is an error that shows.
-        for piece in content.chunks(LARGEST) {
-            out.extend(frame(DATA, 0, stream, piece));
-        }
-        if trailers.is_empty() {
-            out.extend(frame(DATA, END_STREAM, stream, &[]));
-            return out;
-        }
-        let mut block = Vec::new();
-        for (name, value) in trailers {
-            field(&name.to_ascii_lowercase(), value, &mut block);
-        }
-        out.extend(frame(HEADERS, END_HEADERS | END_STREAM, stream, &block));
+        let end = if trailers.is_empty() {
+            frame(DATA, END_STREAM, stream, &[])
+        } else {
+            let mut block = Vec::new();
+            for (name, value) in trailers {
+                field(&name.to_ascii_lowercase(), value, &mut block);
+            }
+            frame(HEADERS, END_HEADERS | END_STREAM, stream, &block)
+        };
+        self.uploads.push_back(Upload {
+            stream,
+            left: content.into(),
+            end,
+        });
+        self.upload(&mut out);
         out
+    }
+
+    /// Sends content as the server's windows allow: a frame of each stream in turn.
+    fn upload(&mut self, out: &mut Vec<u8>) {
+        let mut waiting = 0;
+        while waiting < self.uploads.len() {
+            let Some(mut next) = self.uploads.pop_front() else {
+                return;
+            };
+            let of = self.streams.get_mut(&next.stream);
+            let Some(of) = of.filter(|of| !matches!(of.ended, Some(Some(_)))) else {
+                continue;
+            };
+            let [connection, initial] = self.windows.theirs;
+            let room = connection.min(initial + of.theirs).max(0);
+            let room = usize::try_from(room).unwrap_or(0);
+            let length = next.left.len().min(LARGEST).min(room);
+            if next.left.is_empty() {
+                out.append(&mut next.end);
+                waiting = 0;
+                continue;
+            }
+            if length == 0 {
+                self.uploads.push_back(next);
+                waiting += 1;
+                continue;
+            }
+            let piece: Vec<u8> = next.left.drain(..length).collect();
+            out.extend(frame(DATA, 0, next.stream, &piece));
+            let length = i64::try_from(length).unwrap_or(0);
+            of.theirs -= length;
+            self.windows.theirs[0] -= length;
+            self.uploads.push_back(next);
+            waiting = 0;
+        }
+    }
+
+    /// A frame of the case's own, and what follows from it for what the server may send.
+    pub fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        match kind {
+            HEADERS if !stream.is_multiple_of(2) && stream >= self.next => {
+                self.next = stream + 2;
+                self.asked.push_back(stream);
+                self.streams.insert(stream, Stream::default());
+            }
+            WINDOW => {
+                let by = payload.get(..4).map_or(0, number) & 0x7fff_ffff;
+                self.opened(stream, i64::from(by));
+            }
+            SETTINGS if flags & 1 == 0 => {
+                for pair in payload.chunks_exact(6).filter(|pair| pair[..2] == [0, 4]) {
+                    let to = i64::from(number(&pair[2..]));
+                    // What was sent before the server knew is no error: it counts from the acknowledgement on.
+                    match to < self.windows.initial {
+                        true => self.windows.lowered = Some(to),
+                        false => (self.windows.initial, self.windows.lowered) = (to, None),
+                    }
+                }
+            }
+            _ => {}
+        }
+        frame(kind, flags, stream, payload)
+    }
+
+    /// Our windows are larger by this.
+    fn opened(&mut self, stream: u32, by: i64) {
+        match (stream, self.streams.get_mut(&stream)) {
+            (0, _) => self.windows.connection += by,
+            (_, Some(of)) => of.window += by,
+            (_, None) => {}
+        }
+    }
+
+    /// A PING, the answer to which is counted.
+    pub fn ping(&self) -> Vec<u8> {
+        frame(PING, 0, 0, b"machine.")
+    }
+
+    /// True when this much of a stream's content has come, or its end. Of the connection nothing has to come.
+    pub fn has(&self, stream: u32, bytes: usize) -> bool {
+        if stream == 0 {
+            return true;
+        }
+        self.streams.get(&stream).is_some_and(|of| {
+            let has_begun = of.response.status != 0 && of.response.body.len() >= bytes;
+            has_begun || of.ended.is_some()
+        })
+    }
+
+    /// What a stream has. Into how many frames its content was parted is no promise.
+    pub fn told(&self, stream: u32) -> String {
+        let Some(of) = self.streams.get(&stream) else {
+            return "nothing".to_owned();
+        };
+        let state = match of.ended {
+            None => "open".to_owned(),
+            Some(None) => "ended".to_owned(),
+            Some(Some(code)) => format!("reset {code}"),
+        };
+        let response = &of.response;
+        format!("{} {} bytes, {state}", response.status, response.body.len())
     }
 
     /// Takes whole frames from the front of what was received; what is to be answered at once.
@@ -142,6 +287,7 @@ impl Http2 {
         let mut answers = Vec::new();
         loop {
             let Some(head) = received.get(..9) else {
+                self.upload(&mut answers);
                 return Ok(answers);
             };
             let length =
@@ -152,6 +298,7 @@ impl Http2 {
                 return Err(format!("a frame of {length} bytes"));
             }
             if received.len() < 9 + length {
+                self.upload(&mut answers);
                 return Ok(answers);
             }
             let payload = received[9..9 + length].to_vec();
@@ -172,20 +319,7 @@ impl Http2 {
             return Err(format!("a frame of kind {kind} within a header block"));
         }
         match kind {
-            DATA => {
-                let content = unpadded(flags, payload)?;
-                let of = self.open(stream)?;
-                of.response.body.extend_from_slice(content);
-                if flags & END_STREAM != 0 {
-                    of.ended = Some(None);
-                }
-                let by = u32::try_from(payload.len()).unwrap_or(0);
-                if by > 0 {
-                    for stream in [0, stream] {
-                        answers.extend(frame(WINDOW, 0, stream, &by.to_be_bytes()));
-                    }
-                }
-            }
+            DATA => self.data(flags, stream, payload, answers)?,
             HEADERS => {
                 let mut block = unpadded(flags, payload)?;
                 if flags & PRIORITY != 0 {
@@ -210,15 +344,69 @@ impl Http2 {
                     of.ended = Some(Some(code));
                 }
             }
-            SETTINGS if flags & 1 == 0 => answers.extend(frame(SETTINGS, 1, 0, &[])),
+            SETTINGS if flags & 1 == 0 => {
+                for pair in payload.chunks_exact(6).filter(|pair| pair[..2] == [0, 4]) {
+                    self.windows.theirs[1] = i64::from(number(&pair[2..]));
+                }
+                answers.extend(frame(SETTINGS, 1, 0, &[]));
+            }
+            SETTINGS => {
+                if let Some(to) = self.windows.lowered.take() {
+                    self.windows.initial = to;
+                }
+            }
+            PING if flags & 1 == 1 => self.pongs += 1,
+            WINDOW => {
+                let by = i64::from(payload.get(..4).map_or(0, number));
+                match (stream, self.streams.get_mut(&stream)) {
+                    (0, _) => self.windows.theirs[0] += by,
+                    (_, Some(of)) => of.theirs += by,
+                    (_, None) => return Err(format!("a window of the stream {stream}")),
+                }
+            }
             PING if flags & 1 == 0 => answers.extend(frame(PING, 1, 0, payload)),
             GOAWAY => {
                 let (last, code) = (payload.get(..4), payload.get(4..8));
                 let (last, code) = last.zip(code).ok_or("a GOAWAY that is cut")?;
                 self.goaway = Some((number(last), number(code)));
             }
-            SETTINGS | PING | WINDOW => {}
+            PING => {}
             _ => return Err(format!("a frame of kind {kind}")),
+        }
+        Ok(())
+    }
+
+    fn data(
+        &mut self,
+        flags: u8,
+        stream: u32,
+        payload: &[u8],
+        answers: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let content = unpadded(flags, payload)?;
+        let by = i64::try_from(payload.len()).unwrap_or(0);
+        let initial = self.windows.initial;
+        let of = self.open(stream)?;
+        if of.response.status == 0 {
+            return Err(format!("content of the stream {stream} before its head"));
+        }
+        of.response.body.extend_from_slice(content);
+        if flags & END_STREAM != 0 {
+            of.ended = Some(None);
+        }
+        of.window -= by;
+        let left = initial + of.window;
+        self.windows.connection -= by;
+        if by > 0 && left.min(self.windows.connection) < 0 {
+            return Err(format!("content of the stream {stream} beyond a window"));
+        }
+        if by == 0 || self.holds {
+            return Ok(());
+        }
+        let increment = u32::try_from(by).unwrap_or(0).to_be_bytes();
+        for stream in [0, stream] {
+            answers.extend(frame(WINDOW, 0, stream, &increment));
+            self.opened(stream, by);
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 //!
 //! Both sides have the same ports, on addresses of their own that are equally long, so that lengths are equal too.
 
+pub(crate) mod certificates;
 pub mod client;
 pub mod gateway;
 mod grpc;

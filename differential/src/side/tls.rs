@@ -1,14 +1,13 @@
 //! TLS of the client: it believes every certificate, and tells which one it was shown.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
+use std::io::Write as _;
 use std::net::TcpStream;
-use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use super::certificates::{self, Pair};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
@@ -18,62 +17,40 @@ use rustls::{
     StreamOwned,
 };
 
-/// The certificates that cases may name, as `%%TLS%%/NAME.crt` and `.key`: two of servers, and one of a client, which
-/// `%%TLS%%/ca.crt` has signed.
-const NAMES: &[&str] = &["a", "b", "client"];
-
-/// Name, certificate and key, in PEM.
-type Pair = (String, String, String);
-
-/// Made once: a machine that ends leaves none behind.
-fn pairs() -> Option<&'static [Pair]> {
-    static PAIRS: OnceLock<Option<Vec<Pair>>> = OnceLock::new();
-    PAIRS.get_or_init(|| made().ok()).as_deref()
-}
-
-fn made() -> Result<Vec<Pair>, rcgen::Error> {
-    let mut params = CertificateParams::default();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.distinguished_name.push(DnType::CommonName, "ca");
-    let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
-    let mut pairs = vec![("ca".to_owned(), issuer.pem(), String::new())];
-    for name in NAMES {
-        let key = KeyPair::generate()?;
-        let mut params = CertificateParams::new(vec![format!("{name}.example")])?;
-        params.distinguished_name = rcgen::DistinguishedName::new();
-        params.distinguished_name.push(DnType::CommonName, *name);
-        let certificate = params.signed_by(&key, &issuer)?;
-        pairs.push(((*name).to_owned(), certificate.pem(), key.serialize_pem()));
-    }
-    Ok(pairs)
-}
-
-/// Writes all of them into a folder.
-pub fn write(folder: &Path) -> io::Result<()> {
-    let pairs = pairs().ok_or_else(|| io::Error::other("no certificates could be made"))?;
-    fs::create_dir_all(folder)?;
-    for (name, certificate, key) in pairs {
-        fs::write(folder.join(format!("{name}.crt")), certificate)?;
-        fs::write(folder.join(format!("{name}.key")), key)?;
-    }
-    Ok(())
-}
-
 /// What the connections of a conversation share: sessions, by what the client has.
 #[derive(Default)]
-pub struct Sessions(BTreeMap<Vec<String>, Arc<ClientConfig>>);
+pub struct Sessions(BTreeMap<Vec<String>, Known>);
+
+/// A configuration of the client, and how long the OCSP response was that came with the last certificate.
+#[derive(Clone)]
+struct Known(Arc<ClientConfig>, Arc<AtomicUsize>);
+
+/// What a client that has `early` sends as early data, where a session allows it.
+pub(super) const EARLY: &[u8] = b"GET /t/early HTTP/1.1\r\nHost: a.example\r\n\r\n";
+
+/// What became of a request that was sent as early data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EarlyData {
+    /// None was sent.
+    None,
+    /// The server has it.
+    Taken,
+    /// It is to be sent again.
+    Refused,
+}
 
 /// A connection over TLS.
 pub type Secured = StreamOwned<ClientConnection, TcpStream>;
 
 impl Sessions {
-    fn config(&mut self, has: &[String]) -> Option<Arc<ClientConfig>> {
+    fn config(&mut self, has: &[String]) -> Option<Known> {
         if let Some(known) = self.0.get(has) {
-            return Some(Arc::clone(known));
+            return Some(known.clone());
         }
-        let config = Arc::new(config(has)?);
-        self.0.insert(has.to_vec(), Arc::clone(&config));
-        Some(config)
+        let stapled = Arc::default();
+        let known = Known(Arc::new(config(has, &stapled)?), stapled);
+        self.0.insert(has.to_vec(), known.clone());
+        Some(known)
     }
 
     /// The handshake, and what is told of it.
@@ -83,12 +60,18 @@ impl Sessions {
         name: &str,
         has: &[String],
         wait: Duration,
-    ) -> Result<(Secured, String), String> {
-        let config = self.config(has).ok_or("no configuration")?;
+    ) -> Result<(Secured, String, EarlyData), String> {
+        let Known(config, stapled) = self.config(has).ok_or("no configuration")?;
+        stapled.store(0, Ordering::Relaxed);
+        let mut has_early = false;
         // An address is no name: nothing is asked for.
         let asked = if name.is_empty() { "127.0.0.1" } else { name };
         let asked = ServerName::try_from(asked.to_owned()).map_err(|why| why.to_string())?;
-        let client = ClientConnection::new(config, asked).map_err(|why| why.to_string())?;
+        let mut client = ClientConnection::new(config, asked).map_err(|why| why.to_string())?;
+        if let Some(mut early) = client.early_data() {
+            early.write_all(EARLY).map_err(|why| why.to_string())?;
+            has_early = true;
+        }
         stream
             .set_read_timeout(Some(wait))
             .map_err(|why| why.to_string())?;
@@ -97,8 +80,17 @@ impl Sessions {
             let done = secured.conn.complete_io(&mut secured.sock);
             done.map_err(|why| why.to_string())?;
         }
-        let told = told(&secured.conn);
-        Ok((secured, told))
+        let mut told = told(&secured.conn);
+        let stapled = stapled.load(Ordering::Relaxed);
+        if stapled > 0 {
+            told.push_str(&format!(" stapled {stapled}"));
+        }
+        let early = match (has_early, secured.conn.is_early_data_accepted()) {
+            (false, _) => EarlyData::None,
+            (true, true) => EarlyData::Taken,
+            (true, false) => EarlyData::Refused,
+        };
+        Ok((secured, told, early))
     }
 }
 
@@ -111,47 +103,89 @@ fn told(client: &ClientConnection) -> String {
     let resumed = client.handshake_kind() == Some(HandshakeKind::Resumed);
     let shown = client.peer_certificates().and_then(|all| all.first());
     let is_it = |pair: &&Pair| {
-        CertificateDer::from_pem_slice(pair.1.as_bytes()).is_ok_and(|known| Some(&known) == shown)
+        CertificateDer::from_pem_slice(pair.certificates.as_bytes())
+            .is_ok_and(|known| Some(&known) == shown)
     };
-    let name = pairs().and_then(|all| all.iter().find(is_it));
+    let name = certificates::pairs().iter().find(is_it);
     format!(
         "{version} certificate {} protocol {} resumed {resumed}",
-        name.map_or("?", |pair| pair.0.as_str()),
+        name.map_or("?", |pair| pair.name.as_str()),
         protocol.as_deref().unwrap_or("-"),
     )
 }
 
-fn config(has: &[String]) -> Option<ClientConfig> {
+fn config(has: &[String], stapled: &Arc<AtomicUsize>) -> Option<ClientConfig> {
     let is = |word: &str| has.iter().any(|known| known == word);
     let versions: &[&rustls::SupportedProtocolVersion] = match (is("1.2"), is("1.3")) {
         (true, false) => &[&rustls::version::TLS12],
         (false, true) => &[&rustls::version::TLS13],
         _ => &[&rustls::version::TLS12, &rustls::version::TLS13],
     };
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    for (word, part) in SUITES.iter().filter(|(word, _)| is(word)) {
+        let has_it = |suite: &rustls::SupportedCipherSuite| {
+            let name = suite.suite().as_str().unwrap_or("");
+            // The suites of TLS 1.3 tell nothing of a key.
+            name.contains(part) || (name.starts_with("TLS13") && ["rsa", "ecdsa"].contains(word))
+        };
+        provider.cipher_suites.retain(has_it);
+    }
+    // Those that libraries of all ages know by name.
+    let group = |group: &&dyn rustls::crypto::SupportedKxGroup| match is("p256") {
+        true => group.name() == rustls::NamedGroup::secp256r1,
+        false => group.name() != rustls::NamedGroup::X25519MLKEM768,
+    };
+    provider.kx_groups.retain(group);
+    let provider = Arc::new(provider);
     let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(versions)
         .ok()?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Credulous(provider)));
-    let mut config = match is("certificate") {
-        false => config.with_no_client_auth(),
-        true => {
-            let (_, certificate, key) = pairs()?.iter().find(|pair| pair.0 == "client")?;
-            let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).ok()?;
-            let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).ok()?;
-            config.with_client_auth_cert(vec![certificate], key).ok()?
+        .with_custom_certificate_verifier(Arc::new(Credulous {
+            provider,
+            stapled: Arc::clone(stapled),
+        }));
+    let own = has.iter().find_map(|word| match word.as_str() {
+        "certificate" => Some("client"),
+        word => word.strip_prefix("as:"),
+    });
+    let mut config = match own {
+        None => config.with_no_client_auth(),
+        Some(own) => {
+            let pair = certificates::pairs().iter().find(|pair| pair.name == own)?;
+            let chain = CertificateDer::pem_slice_iter(pair.certificates.as_bytes());
+            let chain: Vec<_> = chain.collect::<Result<_, _>>().ok()?;
+            let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).ok()?;
+            config.with_client_auth_cert(chain, key).ok()?
         }
     };
+    config.enable_early_data = is("early") && !is("h2");
     if is("h2") {
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    } else if is("http/1.1") {
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    } else if is("none") {
+        config.alpn_protocols = vec![b"x".to_vec()];
     }
     Some(config)
 }
 
+/// Words of what a client has, and what the names of the suites hold that it offers then.
+const SUITES: &[(&str, &str)] = &[
+    ("rsa", "_RSA_"),
+    ("ecdsa", "_ECDSA_"),
+    ("aes128", "AES_128"),
+    ("aes256", "AES_256"),
+    ("chacha", "CHACHA20"),
+];
+
 /// Believes every certificate: which one it was is what is compared.
 #[derive(Debug)]
-struct Credulous(Arc<CryptoProvider>);
+struct Credulous {
+    provider: Arc<CryptoProvider>,
+    /// How long the OCSP response was.
+    stapled: Arc<AtomicUsize>,
+}
 
 impl ServerCertVerifier for Credulous {
     fn verify_server_cert(
@@ -159,9 +193,10 @@ impl ServerCertVerifier for Credulous {
         _: &CertificateDer<'_>,
         _: &[CertificateDer<'_>],
         _: &ServerName<'_>,
-        _: &[u8],
+        stapled: &[u8],
         _: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
+        self.stapled.store(stapled.len(), Ordering::Relaxed);
         Ok(ServerCertVerified::assertion())
     }
 
@@ -184,6 +219,8 @@ impl ServerCertVerifier for Credulous {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 }

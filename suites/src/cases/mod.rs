@@ -1,5 +1,6 @@
-//! The cases: applications of the guide, and clients that people really use.
+//! The cases: applications of the guide, clients that people really use, and what runs beside a server.
 
+mod beside;
 mod web;
 mod wire;
 
@@ -28,5 +29,12 @@ pub(crate) fn all() -> Vec<Case> {
         wire::redis(),
         wire::mysql(),
         wire::dns(),
+        beside::init(),
+        beside::logrotate(),
+        beside::fail2ban(),
+        beside::status(),
+        beside::logs(),
+        beside::crossplane(),
+        beside::certbot(),
     ]
 }

@@ -14,6 +14,7 @@ use super::invalidate::purge_by_key;
 use super::key::{HEAD_ONLY, key_text};
 use super::lookup::CacheRequest;
 use super::zone::{CacheZone, CacheZones};
+use crate::ledger::CacheTier;
 use crate::module::{HandlerOutcome, HandlerStep};
 use crate::request::{Request, RequestPurpose};
 use crate::upstream::{self, SettingsRef};
@@ -99,6 +100,8 @@ impl CacheAdmission {
     ) -> CacheAdmission {
         let conf = &settings.cache;
         let Some(purpose) = CachePurpose::of(request, conf) else {
+            let record = request.upstream.get_or_make();
+            record.add_cache_reason("method", None);
             return CacheAdmission::Uncached;
         };
         // The store comes before the key: without one there is no use in evaluating the key's variables.
@@ -136,12 +139,13 @@ impl CacheAdmission {
             store,
             settings,
         };
+        request.ledger.cache = Some(Arc::clone(&cache));
         if purpose == CachePurpose::Invalidate {
             return CacheAdmission::Invalidating(Box::new(cache_request));
         }
         // Only what is looked up can be bypassed. An unsafe request outdates the stored response in any case.
         let conf = &cache_request.settings.cache;
-        cache_request.is_bypassed = conf.bypass.iter().any(|value| request.is_true(value));
+        cache_request.is_bypassed = is_bypassed(request, conf);
         if cache_request.is_bypassed {
             return CacheAdmission::Cached(Box::new(cache_request));
         }
@@ -152,21 +156,35 @@ impl CacheAdmission {
         }
         // Hits in memory are answered here, without a future. Two kinds of request need one: a body must be read before
         // the response, and a HEAD request has two keys to look up.
-        if !request.body.exists()
-            && cache_request.key_of_get.is_none()
-            && let Some((object, stored)) = cache_request.find_in_memory(request, now_ms)
-        {
-            let outcome = cache_request.serve_object(
-                request,
-                &object,
-                &stored,
-                UpstreamCacheStatus::Hit,
-                now_ms,
-            );
-            return CacheAdmission::Answered(outcome);
+        let may_be_at_once = !request.body.exists() && cache_request.key_of_get.is_none();
+        if may_be_at_once && let Some(hit) = serve_from_memory(request, &cache_request, now_ms) {
+            return CacheAdmission::Answered(hit);
         }
         CacheAdmission::Cached(Box::new(cache_request))
     }
+}
+
+/// Serves a fresh object that is in memory.
+fn serve_from_memory(
+    request: &mut Request,
+    cache_request: &CacheRequest,
+    now_ms: u64,
+) -> Option<HandlerOutcome> {
+    let (object, stored) = cache_request.find_in_memory(request, now_ms)?;
+    request.ledger.tier = Some(CacheTier::Memory);
+    let hit = UpstreamCacheStatus::Hit;
+    Some(cache_request.serve_object(request, &object, &stored, hit, now_ms))
+}
+
+/// Whether `…_cache_bypass` applies. If it does, the record says which line has it.
+fn is_bypassed(request: &mut Request, conf: &CacheSettings) -> bool {
+    let mut conditions = conf.bypass.iter();
+    let Some(bypass) = conditions.find(|bypass| request.is_true(&bypass.value)) else {
+        return false;
+    };
+    let record = request.upstream.get_or_make();
+    record.add_cache_reason("bypass", Some(&bypass.place));
+    true
 }
 
 /// The cache of the location, with its store. `None` if the directive's value says so, or if the store cannot be used

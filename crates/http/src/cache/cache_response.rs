@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use cache::{CacheStore, CachedObject, FillChunk, FillFollower, FollowError};
 use proto::KnownField;
@@ -14,6 +14,7 @@ use super::cached_protocol::CachedProtocol;
 use super::fetch_fields::FetchFields;
 use super::first_client::FirstClientSlot;
 use super::stored_head::{StoredHead, StoredKind};
+use crate::ledger::LedgerPhase;
 use crate::module::HandlerOutcome;
 use crate::request::Request;
 use crate::response_body::{BodyChunk, BodyError, FileRange, ResponseBody};
@@ -144,11 +145,13 @@ impl CacheResponse<'_> {
 
     /// `Age`, and the date that it counts from: the origin's, in place of this server's (RFC 9111, section 5.1).
     fn add_age(&self, request: &mut Request) {
-        let mut text = Vec::new();
         let age_s = self.stored.freshness.age_s(self.now_ms);
-        base::text::write_number(age_s.into(), &mut text);
         let fields = &mut request.out.fields;
-        fields.set_known(KnownField::Age, &text);
+        // That of the stored head, which counted from the origin.
+        fields.remove_known(KnownField::Age);
+        fields.push_known_with(KnownField::Age, |out| {
+            base::text::write_number(age_s.into(), out)
+        });
         if let Some(date) = self.stored.head.fields.get_known(KnownField::Date) {
             fields.set_known(KnownField::Date, date);
         }
@@ -157,6 +160,11 @@ impl CacheResponse<'_> {
     fn add_cache_status(&self, request: &mut Request) {
         // `Cache-Status` shows a full disk: the response is passed on, but not stored.
         let full = self.forwarded.is_some() && self.store.lacks_room(self.length);
+        if full {
+            let record = request.upstream.get_or_make();
+            record.add_cache_reason("disk full", None);
+        }
+        let reason = reason_of(request, self.settings);
         add_status_field(request, self.settings, |name| CacheStatus {
             name,
             outcome: match self.forwarded {
@@ -169,7 +177,7 @@ impl CacheResponse<'_> {
                 },
             },
             ttl_s: Some(self.stored.freshness.ttl_s(self.now_ms)),
-            detail: full.then_some("disk-full"),
+            detail: reason.as_deref(),
         });
     }
 }
@@ -184,6 +192,7 @@ pub(super) fn respond_unshared(
     let record = request.upstream.get_or_make();
     record.cache = Some(status);
     let code = record.head.status;
+    let reason = reason_of(request, settings);
     let outcome = exchange.respond(request);
     // If the fetch replaced the client's conditions and range, the origin has not judged them, so it is done here.
     request.out.transforms.unconditional &= request.state::<FetchFields>().is_none();
@@ -197,9 +206,18 @@ pub(super) fn respond_unshared(
             collapsed: false,
         },
         ttl_s: None,
-        detail: None,
+        detail: reason.as_deref(),
     });
     outcome
+}
+
+/// Why the cache did less than it could, where `Cache-Status` is sent.
+fn reason_of(request: &Request, settings: &SettingsRef) -> Option<String> {
+    let StatusHeader::Named(_) = &settings.cache.status_header else {
+        return None;
+    };
+    let reason = &request.upstream.get()?.cache_reason;
+    (!reason.is_empty()).then(|| reason.clone())
 }
 
 /// The reason for forwarding in RFC 9211's terms.
@@ -307,7 +325,13 @@ impl crate::response_body::BodySource for FillBody {
         request: &mut Request,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<BodyChunk, BodyError>>> {
-        let next = ready!(self.follower.poll_part(context, PIECE));
+        let Poll::Ready(next) = self.follower.poll_part(context, PIECE) else {
+            // For the client of the fetch itself this is a wait for the origin's content.
+            if self.first_client.is_none() {
+                request.ledger.enter(LedgerPhase::Fill);
+            }
+            return Poll::Pending;
+        };
         Poll::Ready(match next {
             Ok(Some(part)) => Some(Ok(part.into())),
             Ok(None) => {

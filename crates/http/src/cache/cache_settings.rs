@@ -11,6 +11,15 @@ use proto::message::Method;
 use super::zone::CacheZone;
 use crate::upstream::RetryReasons;
 
+/// A condition, and where it stands, to explain why nothing was cached.
+#[derive(Clone, Debug)]
+pub struct CacheCondition {
+    /// True if it is neither empty nor `0`.
+    pub value: Expression,
+    /// The name of the file and the line.
+    pub place: Arc<str>,
+}
+
 /// The cache settings of a location. Names are those of the directives without `…_cache_`.
 #[derive(Clone, Debug, Default)]
 pub struct CacheSettings {
@@ -25,9 +34,9 @@ pub struct CacheSettings {
     /// The number of requests for a key from which on its response is stored.
     pub min_uses: i64,
     /// If one of these is true, nothing is looked up.
-    pub bypass: Vec<Expression>,
+    pub bypass: Vec<CacheCondition>,
     /// If one of these is true, the response is not stored.
-    pub no_cache: Vec<Expression>,
+    pub no_cache: Vec<CacheCondition>,
     /// If one of these is true, the key is purged.
     pub purge: Vec<Expression>,
     /// The cases in which a stale object is served.

@@ -24,7 +24,8 @@ use proto::caching::Freshness;
 
 use super::cache_status::UpstreamCacheStatus;
 use super::decide::{
-    self, CacheAction, CurrentFill, FetchSharing, FillFacts, FoundEntry, LockWait, decide,
+    self, CacheAction, CurrentFill, FetchSharing, FillFacts, FoundEntry, LockWait, WantedRange,
+    decide,
 };
 use super::fetch::{CacheFetch, FetchResult, StaleObject};
 use super::fetch_fields::{FetchFields, RequestedRange};
@@ -34,6 +35,7 @@ use super::partial_content::{FetchedPart, PartRefusal, PartialContent};
 use super::ranges::{first_byte, is_begun_by, range_wanted, wanted_part};
 use super::stored_head::StoredHead;
 use super::storing;
+use crate::ledger::{CacheTier, FillRole, LedgerPhase};
 use crate::module::HandlerOutcome;
 use crate::request::Request;
 use crate::upstream;
@@ -209,7 +211,9 @@ impl CacheRequest {
             return self.serve_object(request, &object, &stored, UpstreamCacheStatus::Hit, now_ms);
         }
         for _ in 0..LOOKUPS_MAX {
+            let former = request.ledger.enter(LedgerPhase::Lookup);
             let entry = self.find_entry(request, now_ms).await;
+            request.ledger.enter(former);
             match self.act(request, entry, now_ms).await {
                 FollowStep::Done(outcome) => return outcome,
                 // After a wait the time has moved on; without one, this costs a clock read and nothing else.
@@ -250,16 +254,21 @@ impl CacheRequest {
                 self.follow_missing(request, *parts, fetched).await
             }
             // The wait is bounded: a slow disk must not hold the client. On timeout the origin is asked.
-            StartedAction::Commit => match rt::timeout(COMMIT_WAIT, self.store.flush()).await {
-                Ok(()) => FollowStep::LookAgain,
-                Err(_) => {
-                    let found = FoundEntry::Committing {
-                        freshness: None,
-                        has_waited: true,
-                    };
-                    self.go_past(request, found, now_ms).await.into()
+            StartedAction::Commit => {
+                let former = request.ledger.enter(LedgerPhase::Disk);
+                let flushed = rt::timeout(COMMIT_WAIT, self.store.flush()).await;
+                request.ledger.enter(former);
+                match flushed {
+                    Ok(()) => FollowStep::LookAgain,
+                    Err(_) => {
+                        let found = FoundEntry::Committing {
+                            freshness: None,
+                            has_waited: true,
+                        };
+                        self.go_past(request, found, now_ms).await.into()
+                    }
                 }
-            },
+            }
             StartedAction::Unshared(status) => self.fetch_unshared(request, status).await.into(),
             StartedAction::Passed(status) => self.pass_request(request, status).await.into(),
         }
@@ -321,8 +330,9 @@ impl CacheRequest {
                 }
                 // The table answers so only if there is a fill, so this does not occur. Another lookup would be right.
                 (CacheAction::Collapse(..), None) => return StartedAction::LookAgain,
-                (CacheAction::FetchUnshared(status), _) => return StartedAction::Unshared(status),
-                (CacheAction::Pass(status), _) => return StartedAction::Passed(status),
+                (CacheAction::FetchUnshared(_) | CacheAction::Pass(_), _) => {
+                    return self.start_apart(request, &input, action);
+                }
                 (
                     CacheAction::Fetch(..)
                     | CacheAction::FetchRange
@@ -340,6 +350,36 @@ impl CacheRequest {
                     BegunFill::LookAgain => return StartedAction::LookAgain,
                 },
             }
+        }
+    }
+
+    /// Starts an exchange for this client alone, and notes why it is that, as far as that is known before the response
+    /// comes.
+    fn start_apart(
+        &self,
+        request: &mut Request,
+        input: &DecisionInput,
+        action: CacheAction,
+    ) -> StartedAction {
+        let terms = &self.terms;
+        let why = match terms.range {
+            _ if input.fill.is_hit_for_miss || terms.was_refused => Some("uncacheable remembered"),
+            _ if terms.is_below_min_uses => Some("min_uses"),
+            WantedRange::Beyond => Some("max_range_offset"),
+            _ if terms.control.is_some_and(|control| control.no_store()) => {
+                Some("request no-store")
+            }
+            WantedRange::Whole | WantedRange::Part => None,
+        };
+        if let Some(why) = why {
+            let record = request.upstream.get_or_make();
+            record.add_cache_reason(why, None);
+        }
+        match action {
+            CacheAction::FetchUnshared(status) => StartedAction::Unshared(status),
+            CacheAction::Pass(status) => StartedAction::Passed(status),
+            // Not reached, since the caller asks for these two only.
+            _ => StartedAction::LookAgain,
         }
     }
 
@@ -495,6 +535,10 @@ impl CacheRequest {
         let now_ms = input.now_ms;
         StartedAction::Answered(match input.candidate {
             CacheCandidate::Complete(object, stored, _) => {
+                request.ledger.tier = Some(match object.body_in_memory() {
+                    Some(_) => CacheTier::Memory,
+                    None => CacheTier::Disk,
+                });
                 self.serve_object(request, &object, &stored, status, now_ms)
             }
             CacheCandidate::Partial(parts, _) => {
@@ -522,8 +566,12 @@ impl CacheRequest {
         // The limit is for the head only. Once the body has begun, `…_cache_lock_timeout` no longer applies.
         let client = Rc::clone(&request.stream);
         let watch = self.watches_client(request);
+        request.ledger.role = Some(FillRole::Follower);
+        let former = request.ledger.enter(LedgerPhase::Fill);
         let waiting = rt::timeout(limit, fill.follower.wait_for_head());
-        match upstream::while_client_stays(&client, watch, waiting).await {
+        let waited = upstream::while_client_stays(&client, watch, waiting).await;
+        request.ledger.enter(former);
+        match waited {
             Err(_) => return client_left(request).into(),
             Ok(Ok(_)) => return self.follow_fill(request, fill).await,
             // The time is over, and the other request's fill is left to itself.
@@ -548,6 +596,8 @@ impl CacheRequest {
                 // `…_cache_lock_timeout`: as in nginx, the response of a request that ran out of patience is not
                 // stored.
                 let status = fill.status;
+                let record = request.upstream.get_or_make();
+                record.add_cache_reason("lock_timeout", None);
                 // The follower goes first: the writer would otherwise wait for it while the origin is asked again.
                 drop(fill);
                 self.pass_request(request, status).await.into()

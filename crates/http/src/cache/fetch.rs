@@ -166,7 +166,8 @@ impl CacheFetch {
     /// Publishes the tries so far for the client that started the fetch: they are its `$upstream_…` variables.
     pub(super) fn publish_tries(&self) {
         if let Some(record) = self.request.upstream.get() {
-            self.first_client.publish_tries(&record.tries);
+            self.first_client
+                .publish_tries(&record.tries, &self.request.ledger);
         }
     }
 

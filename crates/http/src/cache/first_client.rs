@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::task::{Context, Waker};
 
+use crate::ledger::{PhaseTimes, RequestLedger};
 use crate::request::Request;
 use crate::upstream::upstream_record::UpstreamTry;
 use crate::upstream::{Exchange, RecordSlot};
@@ -13,6 +14,8 @@ use crate::upstream::{Exchange, RecordSlot};
 pub(super) struct FirstClientSlot {
     exchange: RefCell<Option<(Box<Exchange>, RecordSlot)>>,
     tries: RefCell<Vec<UpstreamTry>>,
+    /// The columns of the fetch's ledger that the client's request does not have yet, and all of them.
+    columns: RefCell<(PhaseTimes, PhaseTimes)>,
     /// The number of tries that the client's request had made before this fetch.
     before: Cell<Option<usize>>,
     /// Interim responses that have not been sent to the client yet.
@@ -38,9 +41,13 @@ impl FirstClientSlot {
         self.exchange.replace(Some((exchange, record)));
     }
 
-    /// Leaves a copy of the tries so far.
-    pub(super) fn publish_tries(&self, tries: &Vec<UpstreamTry>) {
+    /// Leaves a copy of the tries so far, and of what they took.
+    pub(super) fn publish_tries(&self, tries: &Vec<UpstreamTry>, ledger: &RequestLedger) {
         self.tries.borrow_mut().clone_from(tries);
+        let (news, all) = &mut *self.columns.borrow_mut();
+        for (column, more) in news.iter_mut().zip(ledger.news(all)) {
+            *column += more;
+        }
     }
 
     /// Leaves an interim response.
@@ -59,6 +66,9 @@ impl FirstClientSlot {
 
     /// Copies the tries of the fetch into the request's record. It may be called again as more becomes known.
     pub(super) fn update_record(&self, request: &mut Request) {
+        request
+            .ledger
+            .explain_fill(&std::mem::take(&mut self.columns.borrow_mut().0));
         let record = request.upstream.get_or_make();
         let before = self.before.get().unwrap_or(record.tries.len());
         self.before.set(Some(before));

@@ -20,6 +20,7 @@ use super::lookup::{CacheRequest, StorageKey, VaryMarker};
 use super::partial_content::{FetchedPart, PartialContent};
 use super::ranges::{is_begun_by, wanted_part};
 use super::stored_head::{StoredHead, variant_values};
+use crate::ledger::{CacheTier, EndedBy, FillRole, LedgerPhase};
 use crate::module::{HandlerOutcome, internal_status};
 use crate::request::{Request, RequestPurpose};
 use crate::upstream;
@@ -92,6 +93,7 @@ impl CacheRequest {
             return self.answer_with_part(request, fill, &head, stored, now_ms);
         }
         let is_collapsed = fill.is_joined();
+        request.ledger.tier = Some(CacheTier::Fill);
         let FollowedFill {
             follower,
             first_client,
@@ -136,6 +138,11 @@ impl CacheRequest {
             first_client,
             ..
         } = &mut *fill;
+        request.ledger.role = Some(match first_client {
+            Some(_) => FillRole::Leader,
+            None => FillRole::Follower,
+        });
+        let former = request.ledger.enter(LedgerPhase::Fill);
         let head = std::future::poll_fn(|context| {
             // Interim responses (RFC 9110, section 15.2) go to the client that started the fetch, and arrive before the
             // head.
@@ -158,6 +165,7 @@ impl CacheRequest {
         let Ok(head) = head else {
             return Err(client_left(request).into());
         };
+        request.ledger.enter(former);
         if let Some(first_client) = first_client {
             first_client.update_record(request);
         }
@@ -376,7 +384,8 @@ fn turns_to(follower: &mut FillFollower, message: &FillMessage) -> bool {
 }
 
 /// The client disconnected during the wait: nginx's 499 and its log line.
-pub(super) fn client_left(request: &Request) -> HandlerOutcome {
+pub(super) fn client_left(request: &mut Request) -> HandlerOutcome {
+    request.ledger.end_in(EndedBy::Client, LedgerPhase::Fill);
     request.log_while(
         LogLevel::Info,
         "waiting for the cache",

@@ -61,7 +61,7 @@ pub use cache::{
     CacheKey, CacheStore, ObjectKind, PurgeMode, PurgeRequest, StoreOpenError, StoreOptions,
     StoreStats, StoreSurvey, SurveyedObject, survey_store,
 };
-pub use cache_settings::{CacheChoice, CacheSettings, StatusHeader};
+pub use cache_settings::{CacheChoice, CacheCondition, CacheSettings, StatusHeader};
 pub use cache_status::UpstreamCacheStatus;
 pub use cached_protocol::CachedProtocol;
 pub use fetch_fields::FetchFields;

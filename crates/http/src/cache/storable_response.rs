@@ -60,6 +60,12 @@ pub(super) fn judge_storable(
     // A 1xx is not final (RFC 9111, section 3), a 304 has no content of its own, and with `X-Accel-Redirect` the
     // content comes from elsewhere. None of this says anything about the next response.
     if response.status < 200 || response.status == 304 || redirects {
+        let why = if redirects {
+            "x-accel-redirect"
+        } else {
+            "status"
+        };
+        request.upstream.get_or_make().add_cache_reason(why, None);
         return StorableResponse::No { is_typical: false };
     }
     let cache = &settings.cache;
@@ -72,13 +78,17 @@ pub(super) fn judge_storable(
     match caching::decide_storing(response, &asked, &cache.rules, configured_s) {
         StoringVerdict::Store(freshness) => {
             // `…_no_cache` usually depends on the request, so the next one may be storable.
-            let refused = cache.no_cache.iter().any(|value| request.is_true(value));
-            if refused {
+            let mut conditions = cache.no_cache.iter();
+            if let Some(refusal) = conditions.find(|refusal| request.is_true(&refusal.value)) {
+                let record = request.upstream.get_or_make();
+                record.add_cache_reason("no_cache", Some(&refusal.place));
                 return StorableResponse::No { is_typical: false };
             }
             StorableResponse::Yes(freshness)
         }
         StoringVerdict::Pass(why) => {
+            let record = request.upstream.get_or_make();
+            record.add_cache_reason(why.reason_word(), None);
             request.debug(format_args!(
                 "http cache: not stored: {}",
                 why.reason_word()
@@ -118,7 +128,10 @@ impl JudgedResponse {
         times: ExchangeTimes,
     ) -> JudgedResponse {
         // An unbuffered response must reach the client as it is sent, and may have no end.
-        if !fits_store(store, exchange) || !is_buffered(settings, head) {
+        let fits = fits_store(store, exchange);
+        if !fits || !is_buffered(settings, head) {
+            let why = if fits { "unbuffered" } else { "too large" };
+            request.upstream.get_or_make().add_cache_reason(why, None);
             return JudgedResponse::Unstorable { is_typical: true };
         }
         match judge_storable(

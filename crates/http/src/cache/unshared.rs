@@ -73,6 +73,9 @@ impl CacheRequest {
         fetch.request.delivery.header_only = header_only;
         // The record moves to the fetch, which continues to write it; the first client's slot gets copies.
         fetch.request.upstream = std::mem::take(&mut request.upstream);
+        // Why the request asked for itself stays with it.
+        let reason = std::mem::take(&mut fetch.request.upstream.get_or_make().cache_reason);
+        request.upstream.get_or_make().cache_reason = reason;
         let slot = storing::start_with_response(fetch, writer, exchange, head, freshness);
         let fill = FollowedFill {
             follower,

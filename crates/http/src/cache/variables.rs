@@ -46,6 +46,19 @@ pub static VARIABLES: &[Variable<Request>] = &[
     )
     .volatile(),
     Variable::new(
+        "upstream_cache_reason",
+        |request: &mut Request, out| {
+            let reason = request.upstream.get().map(|record| &record.cache_reason);
+            reason.filter(|reason| !reason.is_empty()).is_some_and(|reason| {
+                out.extend_from_slice(reason.as_bytes());
+                true
+            })
+        },
+        "Why the response was not stored, or not looked for: the rule, and the line that has it, such as `set-cookie` or \
+         `bypass (nginx.conf:31)`.",
+    )
+    .volatile(),
+    Variable::new(
         "upstream_cache_age",
         |request: &mut Request, out| {
             let record = request.upstream.get();

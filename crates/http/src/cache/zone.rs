@@ -575,6 +575,10 @@ impl ZoneStore {
                 state.denied = false;
                 let since = match &error {
                     cache::StoreOpenError::Locked(_) => *state.locked.get_or_insert(now),
+                    cache::StoreOpenError::Format(..) => {
+                        state.locked = None;
+                        now
+                    }
                     cache::StoreOpenError::Io(_, why) => {
                         state.locked = None;
                         state.denied = why.kind() == std::io::ErrorKind::PermissionDenied;

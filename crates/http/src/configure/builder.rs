@@ -202,7 +202,7 @@ pub(super) fn close(line: &mut DirectiveLine, confs: &mut BlockConfs) -> Locatio
         kind: frame.kind,
         core,
         confs: builder.parts.confs.set(&structs),
-        tree: LocationTree::default(),
+        tree: None,
         limit_except: frame.limit_except,
         adds_slash: false,
         pipeline: Arc::default(),

@@ -35,7 +35,7 @@ pub fn location(line: &mut DirectiveLine, parents: &mut BlockConfs) -> Result<()
     let tree = close(line, &mut confs);
     let builder = line.level.engine::<HttpBuilder>();
     if let Some(location) = &mut builder.locations[id.index as usize] {
-        location.tree = tree;
+        location.tree = (!tree.is_empty()).then(|| Box::new(tree));
     }
     match kind {
         // Named locations belong to the server, the others to the block around them.

@@ -119,7 +119,7 @@ fn build_server(line: &mut DirectiveLine, parents: &mut BlockConfs) {
         &mut line.level.inner_block(SERVER),
     );
     // The server's own group; closing the block below takes the group of its outermost location.
-    let mut core = confs.get::<ServerConf>().cloned().unwrap_or_default();
+    let mut core = take_core(&mut confs);
     core.http2 = confs.get::<core::Http2Conf>().cloned().unwrap_or_default();
     let server_confs = confs.take_group(SERVER_GROUP);
     let tree = close(line, &mut confs);
@@ -155,7 +155,6 @@ fn build_server(line: &mut DirectiveLine, parents: &mut BlockConfs) {
     let claims = net::endpoint::claims(&core.names, &core.listens, server, line.node.span);
     builder.listens.extend(claims);
     let confs = builder.server_confs.set(&server_confs);
-    // Sharing is sought within one server only.
     builder.server_confs.forget_chunks();
     builder.parts.confs.forget_chunks();
     builder.places.push(line.node.span);
@@ -180,6 +179,17 @@ fn build_server(line: &mut DirectiveLine, parents: &mut BlockConfs) {
     let locations = std::mem::take(&mut builder.locations).into_iter();
     builder.blocks[builder.block as usize] = locations.map_while(|one| one).collect();
     builder.heads.clear();
+}
+
+/// The engine's settings of a server. Taken and not copied: nothing looks for them among the modules' structs.
+fn take_core(confs: &mut BlockConfs) -> ServerConf {
+    let mut core = match confs.get_mut::<ServerConf>() {
+        Some(core) => std::mem::take(core),
+        None => ServerConf::default(),
+    };
+    core.names.shrink_to_fit();
+    core.listens.shrink_to_fit();
+    core
 }
 
 /// What a server can do with a handshake.

@@ -68,7 +68,7 @@ impl FileContentSlot {
         now: Instant,
     ) -> Option<Bytes> {
         if let Some(content) = &mut self.content {
-            if now.saturating_duration_since(content.checked) < CHECKED_EVERY {
+            if now < content.checked + CHECKED_EVERY {
                 return Some(content.bytes.clone());
             }
             if is_unchanged(file) {

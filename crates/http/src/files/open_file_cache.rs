@@ -6,7 +6,7 @@
 //! full and they were used longest ago.
 
 use std::cell::RefCell;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use base::lru::Lru;
 use rt::file::SymlinkCheck;
@@ -67,7 +67,7 @@ pub(super) fn lookup_file(
         if entry.check != check || !entry.serves(purpose) {
             return OpenFileLookup::Miss;
         }
-        if now.saturating_duration_since(entry.checked) < delivery.open_file_cache_valid {
+        if !is_past(now, entry.checked, delivery.open_file_cache_valid) {
             let mut found = entry.found.clone();
             if let Ok(file) = &mut found
                 && purpose == FilePurpose::Read
@@ -147,12 +147,17 @@ fn with<T>(settings: OpenFileCache, act: impl FnOnce(&mut OpenFiles) -> T) -> T 
     })
 }
 
+/// Whether this time has passed since a moment. A time beyond what the clock can hold never passes.
+fn is_past(now: Instant, since: Instant, time: Duration) -> bool {
+    since.checked_add(time).is_some_and(|end| end <= now)
+}
+
 impl OpenFiles {
     fn expire(&mut self, now: Instant) {
         for _ in 0..EXPIRED_AT_ONCE {
             match self.entries.oldest() {
                 Some((_, entry))
-                    if now.saturating_duration_since(entry.used) > self.settings.inactive =>
+                    if entry.used != now && is_past(now, entry.used, self.settings.inactive) =>
                 {
                     self.entries.pop_oldest();
                 }

@@ -58,6 +58,7 @@ impl Http1BodyInput {
 
     /// Moves content that has arrived to `out`. `None` when more has to arrive first.
     fn decode(&mut self, out: &mut Vec<u8>, max: usize) -> Option<Result<bool, BodyReadError>> {
+        let before = out.len();
         let mut input = self.bytes.input.borrow_mut();
         let used = match &mut self.state {
             BodyDecodeState::Done(_) => return Some(Ok(true)),
@@ -115,8 +116,9 @@ impl Http1BodyInput {
             BodyDecodeState::Done(_) => Some(Ok(true)),
             // Reported with the last byte, so that no caller waits for more from a client that has sent everything.
             BodyDecodeState::Length { left: 0, .. } => Some(Ok(true)),
-            _ if used > 0 => Some(Ok(false)),
-            _ => None,
+            // Only framing came: there is no content to tell of.
+            _ if out.len() == before => None,
+            _ => Some(Ok(false)),
         }
     }
 

@@ -25,12 +25,16 @@ use crate::client::{ConnectionOrder, HttpClient};
 use crate::core::LingeringClose;
 use crate::core::LocationConf;
 use crate::http_loop::HttpLoop;
+use crate::ledger::{EndedBy, LedgerPhase};
 use crate::lifecycle::{self, RequestCarrier, RequestRefusal};
 use crate::log_phase;
 use crate::request::{Request, RequestBuffers};
 use crate::response_body::ResponseBody;
 use crate::response_send::ResponseSendError;
 use crate::virtual_server::LastVirtualServer;
+
+/// A request that was read by a loop as late as this has waited for it.
+const LATE_READ: Duration = Duration::from_millis(2);
 
 /// One HTTP/1 connection, from its first request to its last.
 pub(super) struct Http1Connection<'a> {
@@ -164,10 +168,28 @@ impl<'a> Http1Connection<'a> {
             .number = number;
         self.counted.enter_stage(ConnectionStage::Writing);
         lifecycle::start_request(self.http, request, self.client.first_server());
+        if let Some(since) = self.reading.begun_at() {
+            request.begin_earlier(since);
+        }
+        if rt::turn_lag() >= LATE_READ {
+            self.note_lag(request);
+        }
         if host::error_log::debug_is_on() {
             debug_head(request);
         }
         request.delivery.pipelined = self.reading.is_pipelined();
+    }
+
+    /// Notes how long the request lay in the socket while others held the loop. The kernel knows when it came; where it
+    /// does not tell, the whole turn counts.
+    #[cold]
+    fn note_lag(&self, request: &mut Request) {
+        let info = self.bytes.transport.socket().tcp_info();
+        let lag = rt::turn_lag();
+        let lag = info.map_or(lag, |info| {
+            lag.min(Duration::from_millis(info.since_data_ms.into()))
+        });
+        request.ledger.began_earlier(LedgerPhase::Loop, lag);
     }
 
     /// The client did not send its head within `client_header_timeout`.
@@ -182,7 +204,12 @@ impl<'a> Http1Connection<'a> {
             return ConnectionFate::Reset;
         }
         // As in nginx no response is sent, though RFC 9110 has 408 for it; the status is for the access log.
+        request
+            .ledger
+            .end_in(EndedBy::ClientTimeout, LedgerPhase::Head);
+        request.ledger.finish();
         request.out.status = 408;
+        log_phase::observe_request(request);
         log_phase::run_log_phase(request).await;
         ConnectionFate::Close
     }
@@ -190,7 +217,10 @@ impl<'a> Http1Connection<'a> {
     /// The client left in the middle of a head. No response is sent; the log has nginx's status for it.
     async fn log_cut_head(&mut self, request: &mut Request) -> ConnectionFate {
         self.begin_incomplete(request);
+        request.ledger.end_in(EndedBy::Client, LedgerPhase::Head);
+        request.ledger.finish();
         request.out.status = 400;
+        log_phase::observe_request(request);
         log_phase::run_log_phase(request).await;
         ConnectionFate::Close
     }
@@ -249,7 +279,7 @@ impl<'a> Http1Connection<'a> {
             && request.head.wire.wants_keep_alive()
             && !core.keepalive_timeout.is_zero()
             && self.client.requests.get() < core.keepalive_requests as u64
-            && rt::now().duration_since(self.client.accepted) <= core.keepalive_time
+            && self.client.is_younger_than(core.keepalive_time)
             && (!self.is_ending() || !core.keepalive_min_timeout.is_zero())
             && !disabled_for_browser(request, core.keepalive_disable)
     }

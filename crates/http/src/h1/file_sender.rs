@@ -7,6 +7,7 @@ use proto::message::ResponseFraming;
 use rt::file::ProbeClient;
 
 use super::sender::{GATHER, Http1Sender, READ_FILES_UP_TO, SendJob};
+use crate::ledger::LedgerPhase;
 use crate::request::Request;
 use crate::response_body::{BodyError, FileRange};
 use crate::response_send::{ResponseSendError, aio_pool, file_error};
@@ -40,7 +41,7 @@ impl Http1Sender {
         while offset < end {
             let mut want = (end - offset).min(job.portion);
             if job.pace.is_some() {
-                want = want.min(self.pace(job).await?);
+                want = want.min(self.pace(request, job).await?);
             }
             // TLS has to encrypt a copy, direct I/O has no pages in the cache to send from, and a small rest is cheaper
             // to copy.
@@ -179,7 +180,7 @@ impl Http1Sender {
         offset: u64,
         want: usize,
     ) -> Result<usize, ResponseSendError> {
-        let begun = rt::clock::read_clock();
+        let former = request.ledger.enter(LedgerPhase::Disk);
         let pool = aio_pool(request);
         // The output buffer itself goes to the pool and back. Fresh memory for each read would come from `mmap`, whose
         // lock is held by threads of the pool that are faulting in pages.
@@ -190,7 +191,7 @@ impl Http1Sender {
             .read_at(out, offset, want, &pool)
             .await
             .map_err(|error| file_error(&error))?;
-        request.times.disk_wait += rt::clock::elapsed(begun);
+        request.ledger.enter(former);
         Ok(self.out.len() - before)
     }
 
@@ -275,7 +276,7 @@ impl Http1Sender {
         offset: u64,
         length: u64,
     ) -> Result<(), ResponseSendError> {
-        let begun = rt::clock::read_clock();
+        let former = request.ledger.enter(LedgerPhase::Disk);
         let pool = aio_pool(request);
         let rest = (range.offset + range.length).saturating_sub(offset + length);
         range
@@ -283,7 +284,7 @@ impl Http1Sender {
             .load_range(offset, length, rest, &pool)
             .await
             .map_err(|error| file_error(&error))?;
-        request.times.disk_wait += rt::clock::elapsed(begun);
+        request.ledger.enter(former);
         Ok(())
     }
 

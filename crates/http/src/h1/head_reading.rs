@@ -6,7 +6,7 @@
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use host::error_log::LogLevel;
 use proto::h1::{HeadLimits, RequestParser, RequestProgress};
@@ -43,6 +43,8 @@ pub(super) struct HeadReading {
     progress: HeadReadStage,
     /// No request has been served on the connection yet.
     first: bool,
+    /// When the head began, if it did not come whole.
+    begun: Option<Instant>,
     /// The request had arrived before the response to the previous one was sent.
     pipelined: bool,
 }
@@ -79,6 +81,11 @@ impl HeadReading {
     /// Whether the client sent the request without waiting for the response to the one before it.
     pub(super) fn is_pipelined(&self) -> bool {
         self.pipelined
+    }
+
+    /// When the head began to arrive, if it came in parts.
+    pub(super) fn begun_at(&self) -> Option<Instant> {
+        self.begun
     }
 
     /// Whether the request line is complete.
@@ -123,6 +130,7 @@ impl Http1Connection<'_> {
         let since = control.begin_waiting(now, self.bytes.sent.get());
         let reading = &mut self.reading;
         reading.progress = HeadReadStage::Awaited;
+        reading.begun = None;
         reading.first = self.client.requests.get() == 0;
         let generation = self.client.generation.get();
         // Once per connection and reload: the limits depend on the server, not on the request.
@@ -303,6 +311,7 @@ impl Http1Connection<'_> {
             return;
         }
         self.reading.progress = HeadReadStage::Partial;
+        self.reading.begun = Some(rt::now());
         self.counted.enter_stage(ConnectionStage::Reading);
         // A head in pieces may come from a slow client, or from a flood that never completes one: complete requests go
         // first.
@@ -333,7 +342,8 @@ impl Http1Connection<'_> {
             // `keepalive_min_timeout`: a connection that has to close still waits for so long, because the client's
             // next request may be on its way and would get a reset.
             let since = client.control.waiting_since();
-            let end = since.map(|since| since + client.keepalive_min_timeout.get());
+            let least = client.keepalive_min_timeout.get();
+            let end = since.map(|since| self.http.end_of_wait(since, least));
             match end.filter(|end| *end > rt::now()) {
                 Some(end) => {
                     reading.timer.set_deadline(end);

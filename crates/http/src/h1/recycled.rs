@@ -20,22 +20,12 @@ const LARGEST: usize = 16 * 1024;
 /// Holds the request of a connection, and between two connections the memory that the first one left.
 #[derive(Default)]
 pub(super) struct RequestSlot {
-    content: SlotContent,
-    pub(super) last_server: LastVirtualServer,
-}
-
-#[allow(clippy::large_enum_variant)] // It is in the box of its slot; a request is moved once in a connection's life.
-enum SlotContent {
     /// The request, while there is a connection. All requests of the connection use this one struct.
-    Request(Request),
-    /// The memory for the next connection's request, while there is no connection.
-    Buffers(RequestBuffers),
-}
-
-impl Default for SlotContent {
-    fn default() -> SlotContent {
-        SlotContent::Buffers(RequestBuffers::default())
-    }
+    request: Option<Request>,
+    /// The memory for the next connection's request, while there is no connection. Not one enum with the request: what
+    /// one leaves to the other would be copied on its way.
+    buffers: RequestBuffers,
+    pub(super) last_server: LastVirtualServer,
 }
 
 impl RequestSlot {
@@ -44,13 +34,7 @@ impl RequestSlot {
         &mut self,
         first: impl FnOnce(&mut RequestBuffers) -> Request,
     ) -> &mut Request {
-        if let SlotContent::Buffers(buffers) = &mut self.content {
-            self.content = SlotContent::Request(first(buffers));
-        }
-        match &mut self.content {
-            SlotContent::Request(request) => request,
-            SlotContent::Buffers(_) => unreachable!("a request has just been put there"),
-        }
+        self.request.get_or_insert_with(|| first(&mut self.buffers))
     }
 }
 
@@ -79,14 +63,12 @@ impl RecycledSlots {
         if slots.len() >= MOST {
             return;
         }
-        if let SlotContent::Request(request) = &mut slot.content {
-            let mut buffers = RequestBuffers::default();
-            request.leave_buffers(&mut buffers);
-            if buffers.size() > LARGEST {
-                buffers = RequestBuffers::default();
+        if let Some(request) = &mut slot.request {
+            request.leave_buffers(&mut slot.buffers);
+            if slot.buffers.size() > LARGEST {
+                slot.buffers = RequestBuffers::default();
             }
-            // The request is dropped in place: moving a struct of its size out would cost as much as recycling saves.
-            slot.content = SlotContent::Buffers(buffers);
+            slot.request = None;
         }
         slots.push(slot);
     }

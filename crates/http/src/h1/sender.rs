@@ -17,7 +17,9 @@ use rt::net::SocketOption;
 use crate::buffers;
 use crate::byte_stream::ByteStream;
 use crate::core::location::LocationConf;
+use crate::ledger::LedgerPhase;
 use crate::limit_rate::{RateLimit, is_paced};
+use crate::memory_peak;
 use crate::request::Request;
 use crate::response_body::{BodyChunk, BodyError, ResponseBody};
 use crate::response_send::{ResponseSendError, is_undecided};
@@ -295,10 +297,17 @@ impl Http1Sender {
                 Poll::Pending => self.flush(request, job).await?,
             }
         }
-        ResponseBody::next_of(request)
-            .await
-            .transpose()
-            .map_err(ResponseSendError::Body)
+        if !matches!(request.out.body, ResponseBody::Stream(_)) {
+            return ResponseBody::next_of(request)
+                .await
+                .transpose()
+                .map_err(ResponseSendError::Body);
+        }
+        // A producer that knows better what it waits for enters that phase itself.
+        let former = request.ledger.enter(LedgerPhase::Body);
+        let next = ResponseBody::next_of(request).await.transpose();
+        request.ledger.enter(former);
+        next.map_err(ResponseSendError::Body)
     }
 
     /// Whether gathered output is better held back while more is awaited. It is a head of which it is not yet known
@@ -318,6 +327,10 @@ impl Http1Sender {
         job: &mut SendJob,
         bytes: Bytes,
     ) -> Result<(), ResponseSendError> {
+        // A source may have nothing at the moment. As a chunk that would be a line break where none may stand.
+        if bytes.is_empty() {
+            return Ok(());
+        }
         if job.pace.is_some() {
             return self.paced_bytes(request, job, bytes).await;
         }
@@ -343,7 +356,7 @@ impl Http1Sender {
         let head = std::mem::take(&mut self.out);
         let mut rest = &head[..];
         loop {
-            let n = self.pace(job).await?.min(rest.len() as u64) as usize;
+            let n = self.pace(request, job).await?.min(rest.len() as u64) as usize;
             self.out.extend_from_slice(&rest[..n]);
             job.paid(n as u64);
             rest = &rest[n..];
@@ -362,7 +375,7 @@ impl Http1Sender {
     ) -> Result<(), ResponseSendError> {
         while !bytes.is_empty() {
             // A part per allowance, and a chunk per part: a chunk's size has to be known when it begins.
-            let n = self.pace(job).await?.min(bytes.len() as u64) as usize;
+            let n = self.pace(request, job).await?.min(bytes.len() as u64) as usize;
             let part = bytes.split_to(n);
             self.begin_chunk(job, part.len() as u64);
             self.out.extend_from_slice(&part);
@@ -387,7 +400,11 @@ impl Http1Sender {
 
     /// How many bytes may be sent now; waits until it is at least one. A client that leaves meanwhile ends the wait: at
     /// a low rate its connection would otherwise be occupied for long.
-    pub(super) async fn pace(&mut self, job: &mut SendJob) -> Result<u64, ResponseSendError> {
+    pub(super) async fn pace(
+        &mut self,
+        request: &mut Request,
+        job: &mut SendJob,
+    ) -> Result<u64, ResponseSendError> {
         loop {
             let Some(pace) = &job.pace else {
                 return Ok(u64::MAX);
@@ -396,10 +413,10 @@ impl Http1Sender {
                 Ok(bytes) => return Ok(bytes),
                 Err(wait) => wait,
             };
-            if rt::timeout(wait, self.bytes.transport.closed())
-                .await
-                .is_ok()
-            {
+            let former = request.ledger.enter(LedgerPhase::Limit);
+            let left = rt::timeout(wait, self.bytes.transport.closed()).await;
+            request.ledger.enter(former);
+            if left.is_ok() {
                 let left = "client prematurely closed connection";
                 return Err(ResponseSendError::Failed(io::Error::new(
                     io::ErrorKind::ConnectionAborted,
@@ -558,6 +575,7 @@ impl Http1Sender {
     /// Notes that the client is slow. From now on the kernel accepts little more than can be on its way: its memory is
     /// bounded, too. Not for every client: a fast one would cost more wake-ups.
     pub(super) fn note_slow_client(&mut self) {
+        memory_peak::note_dropped(GATHER_FOR_SLOW);
         if !std::mem::replace(&mut self.is_slow, true) {
             // A socket that refuses the option takes more memory, nothing else.
             let _ = self
@@ -586,7 +604,8 @@ impl Http1Sender {
         timeout: Duration,
     ) -> Result<bool, ResponseSendError> {
         self.timer.set(timeout);
-        std::future::poll_fn(|context| {
+        let former = request.ledger.enter(LedgerPhase::Client);
+        let result = std::future::poll_fn(|context| {
             if let Poll::Ready(result) = self.bytes.transport.poll_writable(context) {
                 return Poll::Ready(result.map(|()| true).map_err(ResponseSendError::Failed));
             }
@@ -595,7 +614,9 @@ impl Http1Sender {
             ResponseBody::poll_ahead_of(request, context);
             self.timer.poll_expired(context).map(|()| Ok(false))
         })
-        .await
+        .await;
+        request.ledger.enter(former);
+        result
     }
 
     async fn wait_flushed(
@@ -604,7 +625,8 @@ impl Http1Sender {
         timeout: Duration,
     ) -> Result<(), ResponseSendError> {
         self.timer.set(timeout);
-        std::future::poll_fn(|context| {
+        let former = request.ledger.enter(LedgerPhase::Client);
+        let result = std::future::poll_fn(|context| {
             if let Poll::Ready(result) = self.bytes.transport.poll_flush(context) {
                 return Poll::Ready(result.map_err(ResponseSendError::Failed));
             }
@@ -614,7 +636,9 @@ impl Http1Sender {
                 .poll_expired(context)
                 .map(|()| Err(ResponseSendError::TimedOut))
         })
-        .await
+        .await;
+        request.ledger.enter(former);
+        result
     }
 
     /// Gives the output's memory to the next response on the loop.

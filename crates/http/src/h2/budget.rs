@@ -33,6 +33,9 @@ const TIME_OF_ONE: Duration = Duration::from_millis(5);
 /// the limit.
 pub(super) const SERVED: u32 = 20;
 
+/// WINDOW_UPDATE frames with a smaller increment have a price, in bytes, unless they return small frames of ours.
+pub(super) const SMALL_WINDOW: u32 = 256;
+
 /// What frames and streams cost.
 pub(super) mod price {
     /// PING, PRIORITY, PRIORITY_UPDATE, an unknown frame, a frame for a stream that is gone.

@@ -27,6 +27,9 @@ const LITTLE: u32 = 64;
 /// The same for a client whose budget is low, as one that opens small windows soon has.
 const LITTLE_FOR_COSTLY: u32 = 256;
 
+/// How many small window updates may be free at a time.
+const SMALL_UPDATES: u32 = 4000;
+
 /// How many closed streams are remembered, to tell late frames from frames for streams that never existed.
 const CLOSED_KEPT: usize = 128;
 
@@ -67,6 +70,8 @@ pub(super) struct Http2Link {
     pub(super) is_costly: Cell<bool>,
     /// Small pieces may be sent now: the streams have waited long enough for a larger window.
     pub(super) sends_small_chunks: Cell<bool>,
+    /// How many small window updates are free: those that return what we sent in small frames by our own choice.
+    small_updates: Cell<u32>,
     /// Ended requests, kept for reuse.
     #[allow(
         clippy::vec_box,
@@ -148,6 +153,7 @@ impl Http2Link {
             rank: Cell::default(),
             is_costly: Cell::new(false),
             sends_small_chunks: Cell::new(false),
+            small_updates: Cell::new(0),
             spares: RefCell::default(),
             last_server: RefCell::default(),
         }
@@ -163,6 +169,23 @@ impl Http2Link {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
         }
+    }
+
+    /// Counts small DATA frames that no window made so small. A client that returns each of them does so on the stream and
+    /// on the connection.
+    pub(super) fn note_small_frames(&self, frames: u32) {
+        let free = self
+            .small_updates
+            .get()
+            .saturating_add(frames.saturating_mul(2));
+        self.small_updates.set(free.min(SMALL_UPDATES));
+    }
+
+    /// Whether a small window update is one of those that are free.
+    pub(super) fn take_small_update(&self) -> bool {
+        let left = self.small_updates.get().checked_sub(1);
+        self.small_updates.set(left.unwrap_or(0));
+        left.is_some()
     }
 
     /// Appends frames and wakes the connection's task to send them. Returns what `write` returns, and how many bytes

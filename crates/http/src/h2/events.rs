@@ -15,7 +15,7 @@ use proto::h2::{
     frame, rules,
 };
 
-use super::budget::price;
+use super::budget::{SMALL_WINDOW, price};
 use super::connection::Http2Connection;
 use super::connection_link::{ClosedHttp2Stream, Http2StreamEnd};
 use super::limits::{Http2Limits, list_limits, request_limits};
@@ -24,9 +24,6 @@ use super::stream_task::{ConnectProtocol, Http2HeadFacts, StreamStart, serve_str
 use crate::http_loop;
 use crate::http_site::HttpSite;
 use crate::request::ReceivedHead;
-
-/// WINDOW_UPDATE frames with a smaller increment have a price, in bytes.
-const SMALL_WINDOW: u32 = 256;
 
 /// How many priorities are kept for streams that have not begun.
 const EARLY_PRIORITIES: usize = 16;
@@ -95,8 +92,12 @@ impl Http2Connection {
                 self.spend(price::FRAME)
             }
             FrameEvent::StreamError { stream, code, what } => {
-                // On a stream that has not begun this is an error of the connection instead.
-                self.check_not_idle_for(stream, what)?;
+                // On a stream that has not begun this is an error of the connection instead: RST_STREAM of such a stream would
+                // be an error of ours. PRIORITY may stand there (RFC 9113, section 6.3), so its fault is the one that counts.
+                match what.starts_with("PRIORITY") && self.check_not_idle(stream, what).is_err() {
+                    true => return Err(ConnectionError { code, what }),
+                    false => self.check_not_idle(stream, what)?,
+                }
                 self.stream_error(stream, code, what)
             }
         }
@@ -260,7 +261,7 @@ impl Http2Connection {
     /// Why a new stream has to be refused now, if it has to.
     fn why_refuse(&mut self, ends: bool) -> Option<String> {
         let most = self.limits.max_streams;
-        let open = self.link.streams.borrow().len();
+        let open = self.open_streams();
         if open >= most {
             return Some(format!("concurrent streams exceeded {open}"));
         }
@@ -279,6 +280,19 @@ impl Http2Connection {
             );
         }
         None
+    }
+
+    /// How many streams count towards `http2_max_concurrent_streams`. One that was reset is closed (RFC 9113, section 5.1.2), so
+    /// a client may replace all of its streams at once, although their tasks end only after this read. No more than that:
+    /// tasks that outlive their streams (`proxy_ignore_client_abort`) stay bounded.
+    fn open_streams(&self) -> usize {
+        let streams = self.link.streams.borrow();
+        let most = self.limits.max_streams;
+        match streams.len() {
+            few if few < most => few,
+            many if many >= 2 * most => many,
+            _ => streams.iter().filter(|stream| !stream.is_gone()).count(),
+        }
     }
 
     fn refuse(&mut self, id: u32) -> Result<(), ConnectionError> {
@@ -389,7 +403,7 @@ impl Http2Connection {
         let client = &self.link.client;
         if core.keepalive_timeout.is_zero()
             || client.requests.get() >= core.keepalive_requests as u64
-            || rt::now().duration_since(client.accepted) > core.keepalive_time
+            || !client.is_younger_than(core.keepalive_time)
         {
             self.start_draining();
         }
@@ -557,8 +571,9 @@ impl Http2Connection {
         self.debug(format_args!(
             "http2 WINDOW_UPDATE frame sid:{id} window:{increment}"
         ));
-        // Byte by byte a client would make us send as many frames (CVE-2019-9511, "Data Dribble").
-        if increment < SMALL_WINDOW {
+        // Byte by byte a client would make us send as many frames (CVE-2019-9511, "Data Dribble"). One that returns what we
+        // sent in small frames (`http2_chunk_size`, short messages) does not.
+        if increment < SMALL_WINDOW && !self.link.take_small_update() {
             self.spend(price::SMALL_WINDOW)?;
         }
         if id == 0 {
@@ -621,14 +636,6 @@ impl Http2Connection {
         match id > self.last || id.is_multiple_of(2) {
             true => Err(ConnectionError::protocol(what)),
             false => Ok(()),
-        }
-    }
-
-    /// PRIORITY may name a stream that has not begun (RFC 9113, section 6.3).
-    fn check_not_idle_for(&self, id: u32, what: &'static str) -> Result<(), ConnectionError> {
-        match what.starts_with("PRIORITY") {
-            true => Ok(()),
-            false => self.check_not_idle(id, what),
         }
     }
 

@@ -12,10 +12,12 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use proto::h2::frame::{self, FrameHead, HEAD_LENGTH, flag, kind};
 
+use super::budget::SMALL_WINDOW;
 use super::connection_link::ConnectionOutput;
 use super::head::{self, ResponseLength};
 use super::stream::Http2Stream;
 use crate::client_stream::ClientStream;
+use crate::ledger::LedgerPhase;
 use crate::limit_rate::{RateLimit, is_paced};
 use crate::request::Request;
 use crate::response_body::{BodyChunk, BodyError, FileRange, ResponseBody};
@@ -187,6 +189,8 @@ impl<'a> Http2Sender<'a> {
         request: &mut Request,
     ) -> Result<Option<BodyChunk>, ResponseSendError> {
         let stream = self.stream;
+        // A producer that knows better what it waits for enters that phase itself.
+        let former = request.ledger.enter(LedgerPhase::Body);
         let next = std::future::poll_fn(|context| {
             let mut body = std::mem::take(&mut request.out.body);
             let next = body.poll_next(request, context);
@@ -199,8 +203,13 @@ impl<'a> Http2Sender<'a> {
                 return Poll::Ready(Err(ResponseSendError::ClientLeft));
             }
             next.map(|next| next.transpose().map_err(ResponseSendError::Body))
-        });
-        next.await
+        })
+        .await;
+        // The phase in which the client left is told afterwards.
+        if !matches!(next, Err(ResponseSendError::ClientLeft)) {
+            request.ledger.enter(former);
+        }
+        next
     }
 
     /// Ends the stream after the content, with trailers or an empty DATA frame.
@@ -295,14 +304,14 @@ impl<'a> Http2Sender<'a> {
         offset: u64,
         want: usize,
     ) -> Result<Bytes, ResponseSendError> {
-        let begun = rt::clock::read_clock();
+        let former = request.ledger.enter(LedgerPhase::Disk);
         let pool = aio_pool(request);
         let data = range
             .file
             .read_at(Vec::new(), offset, want, &pool)
             .await
             .map_err(|error| file_error(&error))?;
-        request.times.disk_wait += rt::clock::elapsed(begun);
+        request.ledger.enter(former);
         match data.is_empty() {
             true => Err(ResponseSendError::Body(BodyError::FileTruncated)),
             false => Ok(data.into()),
@@ -339,6 +348,7 @@ impl<'a> Http2Sender<'a> {
             return Ok(ready as usize);
         }
         self.timer.set(self.timeout);
+        let former = request.ledger.enter(LedgerPhase::Client);
         let timer = &self.timer;
         let room = std::future::poll_fn(|context| {
             if let Poll::Ready(room) = stream.poll_room(want as u32, context) {
@@ -350,6 +360,7 @@ impl<'a> Http2Sender<'a> {
                 .map(|()| Err(ResponseSendError::TimedOut))
         })
         .await;
+        request.ledger.enter(former);
         // A stream that gave up must not be chosen as the next to send: nothing would come of its turn.
         if room.is_err() {
             stream.link.leave_queue(stream);
@@ -358,7 +369,7 @@ impl<'a> Http2Sender<'a> {
     }
 
     /// `limit_rate`: how much may be sent now. A client that leaves meanwhile ends the wait.
-    async fn allowance(&self, request: &Request) -> Result<u64, ResponseSendError> {
+    async fn allowance(&self, request: &mut Request) -> Result<u64, ResponseSendError> {
         loop {
             let Some(pace) = &self.pace else {
                 return Ok(u64::MAX);
@@ -367,10 +378,10 @@ impl<'a> Http2Sender<'a> {
                 Ok(bytes) => return Ok(bytes),
                 Err(wait) => wait,
             };
-            if rt::timeout(wait, request.stream.wait_until_left())
-                .await
-                .is_ok()
-            {
+            let former = request.ledger.enter(LedgerPhase::Limit);
+            let left = rt::timeout(wait, request.stream.wait_until_left()).await;
+            request.ledger.enter(former);
+            if left.is_ok() {
                 return Err(ResponseSendError::ClientLeft);
             }
         }
@@ -388,7 +399,7 @@ fn append_bytes(stream: &Http2Stream, bytes: &[u8], frame_size: usize, ends: boo
             output.bytes.extend_from_slice(part);
         }
     });
-    sent(stream, bytes.len(), ends);
+    sent(stream, bytes.len(), frame_size, ends);
     appended
 }
 
@@ -447,15 +458,29 @@ fn append_file(
     });
     let n = read?;
     if n > 0 {
-        sent(stream, n, ends && n == want);
+        sent(stream, n, frame_size, ends && n == want);
     }
     Ok((n, appended))
 }
 
 /// Counts content that was appended, and lets the next stream take its turn.
-fn sent(stream: &Http2Stream, bytes: usize, ends: bool) {
+fn sent(stream: &Http2Stream, bytes: usize, frame_size: usize, ends: bool) {
     // Never more than the room, which is a 32-bit number.
-    stream.consume_windows(bytes as u32);
+    let has_window = stream.consume_windows(bytes as u32);
+    let small = SMALL_WINDOW as usize;
+    let last = bytes % frame_size;
+    // The last frame may have been cut to the window: then its size was the client's choice.
+    let is_last_small = last > 0 && last < small && (ends || has_window);
+    let full = if frame_size < small {
+        bytes / frame_size
+    } else {
+        0
+    };
+    if full > 0 || is_last_small {
+        stream
+            .link
+            .note_small_frames(full as u32 + u32::from(is_last_small));
+    }
     if ends {
         stream.has_sent_end();
     }

@@ -368,16 +368,19 @@ impl Http2Stream {
         wake(&self.sender);
     }
 
-    /// Counts content against the windows of the stream and of the connection (RFC 9113, section 6.9.1).
-    pub(super) fn consume_windows(&self, bytes: u32) {
+    /// Counts content against the windows of the stream and of the connection (RFC 9113, section 6.9.1). True when neither is
+    /// used up.
+    pub(super) fn consume_windows(&self, bytes: u32) -> bool {
         let mut window = self.send_window.get();
         let mut output = self.link.output.borrow_mut();
         let enough = window.consume(bytes) && output.window.consume(bytes);
         debug_assert!(enough, "room was asked for before");
+        let left = window.available().min(output.window.available());
         drop(output);
         self.send_window.set(window);
         // Having sent, the stream moves behind the others of its urgency.
         self.turn.set(self.link.next_turn());
+        left > 0
     }
 
     /// Appends a header block: the response's head, an interim one, or the trailers. Returns its size. Encoding and

@@ -13,6 +13,7 @@ use super::no_response::NoResponse;
 use super::protocol::UpstreamProtocol;
 use super::retry::TryFailure;
 use super::upstream_settings::{SettingsRef, UpstreamSettings};
+use crate::ledger::LedgerPhase;
 use crate::request::Request;
 
 /// What the connections of all tries of an exchange have in common.
@@ -54,11 +55,11 @@ impl PeerConnector {
     /// Connects to the leased server.
     pub(super) async fn connect(
         &self,
-        request: &Request,
+        request: &mut Request,
         settings: &SettingsRef,
         protocol: &dyn UpstreamProtocol,
         lease: &PeerLease,
-    ) -> Result<PeerConnection, TryFailure> {
+    ) -> Result<Box<PeerConnection>, TryFailure> {
         // An idle connection fits only if the request could have opened it: same tag, same protocol, same TLS
         // parameters (certificate, server name). Otherwise a response could come from a host that was not verified.
         let reuse = ReuseTerms {
@@ -78,11 +79,11 @@ impl PeerConnector {
     /// Makes a new connection.
     async fn open(
         &self,
-        request: &Request,
+        request: &mut Request,
         settings: &UpstreamSettings,
         lease: &PeerLease,
         reuse: ReuseTerms,
-    ) -> Result<PeerConnection, TryFailure> {
+    ) -> Result<Box<PeerConnection>, TryFailure> {
         let mut options = ConnectSettings {
             timeout: settings.connect_timeout,
             keepalive: settings.socket_keepalive,
@@ -96,6 +97,7 @@ impl PeerConnector {
             Ok(stream) => {
                 let mut transport = Transport::plain(stream);
                 if let Some(tls) = &self.tls {
+                    request.ledger.enter(LedgerPhase::UpstreamTls);
                     handshake(request, settings, &mut transport, tls).await?;
                 }
                 Ok(PeerConnection::new(transport, reuse))

@@ -34,6 +34,7 @@ use super::transmit::RequestTransmit;
 use super::upstream_record::PeerName;
 use super::upstream_settings::{SettingsRef, UpstreamSettings, UpstreamStore};
 use crate::buffers;
+use crate::ledger::{ConnectionUse, EndedBy, LedgerPhase};
 use crate::module::internal_status;
 use crate::request::{Request, RequestPurpose};
 
@@ -111,7 +112,7 @@ pub(super) struct CurrentTry {
 /// A server in use, and the connection to it.
 pub(super) struct PeerLink {
     pub(super) lease: PeerLease,
-    pub(super) connection: PeerConnection,
+    pub(super) connection: Box<PeerConnection>,
 }
 
 impl CurrentTry {
@@ -125,10 +126,15 @@ impl CurrentTry {
         }
     }
 
-    /// The times, if the try ends at this moment.
-    fn times_at_end(&self) -> UpstreamTimes {
+    /// How long it has taken so far.
+    fn age(&self) -> Duration {
+        rt::now().saturating_duration_since(self.began)
+    }
+
+    /// The times of a try that has taken this long and is over.
+    fn times_at_end(&self, took: Duration) -> UpstreamTimes {
         UpstreamTimes {
-            response: Some(rt::now().saturating_duration_since(self.began)),
+            response: Some(took),
             ..self.times
         }
     }
@@ -193,7 +199,16 @@ impl Exchange {
             let record = request.upstream.get_or_make();
             record.begin_try();
             record.scheme = scheme;
-            match exchange.make_try(request).await {
+            let former = request.ledger.enter(LedgerPhase::Queue);
+            let outcome = exchange.make_try(request).await;
+            // The phase in which the try ended is known from here on only by what is noted of it.
+            if let Err(failure) = &outcome {
+                request.ledger.end_by(failure.ended_by());
+            } else {
+                request.ledger.forget_end();
+            }
+            request.ledger.enter(former);
+            match outcome {
                 Ok(()) => return Ok(exchange),
                 Err(failure) => exchange.retry_or_stop(request, failure)?,
             }
@@ -218,6 +233,7 @@ impl Exchange {
         // the cookie.
         self.sticky
             .note_peer(request, self.selection.group(), &lease);
+        request.ledger.enter(LedgerPhase::Connect);
         let connecting = self
             .connector
             .connect(request, &self.settings, &*self.protocol, &lease);
@@ -232,6 +248,11 @@ impl Exchange {
                 return Err(failure);
             }
         };
+        request.ledger.connection = Some(match connection.is_reused() {
+            true => ConnectionUse::Reused,
+            false => ConnectionUse::New,
+        });
+        request.ledger.enter(LedgerPhase::FirstByte);
         self.begin_on(request, PeerLink { lease, connection });
         let mut head = request.upstream.get_or_make().take_head();
         // CONNECT: the connection itself is the response (RFC 9110, section 9.3.6). The timer that was just set does not
@@ -369,7 +390,7 @@ impl Exchange {
         }
         let status = failure.status();
         let current = request.upstream.get_or_make().current_try();
-        current.set_response_time(self.current.began);
+        current.set_response_time(self.current.age());
         // The client's disconnection is not the server's status.
         if status != internal_status::CLIENT_CLOSED {
             current.status = status;
@@ -395,7 +416,8 @@ impl Exchange {
 
     /// Returns a server after a failed try, with what the failure says about it.
     fn release(&mut self, request: &Request, lease: PeerLease, failure: &TryFailure) {
-        let Some(outcome) = failure.peer_outcome(self.current.times_at_end()) else {
+        let Some(outcome) = failure.peer_outcome(self.current.times_at_end(self.current.age()))
+        else {
             // Dropping the lease counts neither a try nor a failure: the server is not to blame. Such a failure is never
             // retried, or the loop of tries would not end.
             return;
@@ -428,11 +450,11 @@ impl Exchange {
 
     /// Ends the exchange after its response. `reusable`: no more bytes of this response can arrive on the connection.
     pub(super) fn finish(&mut self, request: &mut Request, reusable: bool) {
-        let began = self.current.began;
-        let record = request.upstream.get_or_make();
+        let took = self.current.age();
+        let current = request.upstream.get_or_make().current_try();
         // A tunnel has counted its own bytes in addition to the request's.
-        record.current_try().bytes_sent = record.current_try().bytes_sent.max(self.transmit.sent());
-        record.current_try().set_response_time(began);
+        current.bytes_sent = current.bytes_sent.max(self.transmit.sent());
+        current.set_response_time(took);
         request.head.doing.set(exchange_log::SENDING);
         self.learn(request, LearnMoment::End);
         // An unsent rest of the request would be taken for the beginning of the next one.
@@ -452,7 +474,7 @@ impl Exchange {
             lease.keep_connection(connection);
         }
         self.transmit.release();
-        let outcome = PeerOutcome::Ok(self.current.times_at_end());
+        let outcome = PeerOutcome::Ok(self.current.times_at_end(took));
         self.selection.release_peer(lease, outcome);
     }
 }
@@ -485,13 +507,20 @@ async fn find_group(
     watch: bool,
 ) -> Result<Arc<UpstreamGroup>, NoResponse> {
     let client = Rc::clone(&request.stream);
-    match while_client_stays(
+    let former = request.ledger.enter(LedgerPhase::Resolve);
+    let found = while_client_stays(
         &client,
         watch,
         super::exchange_target::target_group(request, target),
     )
-    .await
-    {
+    .await;
+    match &found {
+        Ok(Ok(_)) => {}
+        Ok(Err(_)) => request.ledger.end_by(EndedBy::Upstream),
+        Err(ClientLeft) => request.ledger.end_by(EndedBy::Client),
+    }
+    request.ledger.enter(former);
+    match found {
         Ok(group) => group,
         Err(ClientLeft) => {
             exchange_log::client_left_while_resolving(request);

@@ -34,10 +34,12 @@ pub(super) async fn read_request_content(
     read.map_err(NoResponse::new)
 }
 
-/// Whether the whole body has already arrived and fits into its buffer. Then streaming it has no advantage, whereas a
-/// body in memory can be sent to another server if the first one fails.
+/// Whether the whole body has already arrived and fits into its buffer, or some of it was read before. Then streaming it
+/// has no advantage, whereas a body in memory can be sent to another server if the first one fails.
 fn has_arrived(request: &Request) -> bool {
-    if request.body.is_complete() {
+    let body = &request.body;
+    // Content that was begun and not finished, by a script that ended meanwhile, can only be completed.
+    if body.is_complete() || (body.length() > 0 && body.holds_what_was_read()) {
         return true;
     }
     let core = &request.site.location(request.location).core;

@@ -10,6 +10,8 @@ use proto::message::Method;
 
 use super::exchange_log::ExchangeStage;
 use super::no_response::{NoResponse, RetryReasons};
+use crate::ledger::EndedBy;
+use crate::module::internal_status;
 
 /// How a try failed. Everything except [`TryFailure::TimedOut`] and [`TryFailure::Status`] has already been logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +129,22 @@ pub(super) fn decide_retry(rules: RetryRules, failed: &FailedTry) -> RetryDecisi
 }
 
 impl TryFailure {
+    /// Who is to blame, for the ledger.
+    pub(super) fn ended_by(&self) -> EndedBy {
+        match self {
+            TryFailure::NoPeer(_) => EndedBy::Resource,
+            TryFailure::TimedOut(_) => EndedBy::UpstreamTimeout,
+            TryFailure::Final(none) if none.status == internal_status::CLIENT_CLOSED => {
+                EndedBy::Client
+            }
+            TryFailure::Final(_) => EndedBy::Server,
+            TryFailure::Broken
+            | TryFailure::Unprocessed
+            | TryFailure::InvalidHeader
+            | TryFailure::Status(_) => EndedBy::Upstream,
+        }
+    }
+
     /// The parameter of `…_next_upstream` that covers this failure.
     pub(super) fn retry_reason(&self) -> RetryReasons {
         match self {

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bstr::BString;
 use net::upstream::UpstreamPeer;
@@ -26,6 +26,8 @@ pub struct UpstreamRecord {
     pub cache: Option<crate::cache::UpstreamCacheStatus>,
     /// The age in seconds of what the cache served.
     pub cache_age_s: Option<u32>,
+    /// Why the response was not stored, or not looked for; empty if there is nothing to explain.
+    pub cache_reason: String,
 }
 
 /// One try.
@@ -75,6 +77,8 @@ impl PeerName {
 const MOST_SPARE: usize = 64;
 
 rt::local! {
+    /// An empty head.
+    static NO_HEAD: Arc<ResponseHead> = Arc::default();
     // Boxed, because a record travels in the box that it is returned in.
     #[allow(clippy::vec_box)]
     static SPARE: RefCell<Vec<Box<UpstreamRecord>>> = const { RefCell::new(Vec::new()) };
@@ -148,10 +152,28 @@ impl UpstreamRecord {
         self.scheme = "";
         self.cache = None;
         self.cache_age_s = None;
-        // A head that a stored response shares must not be changed.
+        self.cache_reason.clear();
+        // A head that a stored response shares must not be changed. What replaces it is shared as well: the next response
+        // mostly comes from the cache, too.
         match Arc::get_mut(&mut self.head) {
             Some(head) => head.clear(),
-            None => self.head = Arc::default(),
+            None => self.head = NO_HEAD.try_with(Arc::clone).unwrap_or_default(),
+        }
+    }
+
+    /// Notes a reason why the cache does less than it could: the rule, and where it stands if the configuration has it.
+    pub fn add_cache_reason(&mut self, rule: &str, place: Option<&str>) {
+        let reason = &mut self.cache_reason;
+        // A request may be decided on more than once; the same reason counts once.
+        if reason.contains(rule) {
+            return;
+        }
+        if !reason.is_empty() {
+            reason.push_str(", ");
+        }
+        reason.push_str(rule);
+        if let Some(place) = place {
+            reason.extend([" (", place, ")"]);
         }
     }
 
@@ -223,9 +245,8 @@ impl UpstreamRecord {
 }
 
 impl UpstreamTry {
-    /// Sets the time at which the try was over, unless that is already set.
-    pub fn set_response_time(&mut self, began: Instant) {
-        self.response_time
-            .get_or_insert_with(|| rt::now().saturating_duration_since(began));
+    /// Sets the time until the try was over, unless that is already set.
+    pub fn set_response_time(&mut self, took: Duration) {
+        self.response_time.get_or_insert(took);
     }
 }

@@ -138,7 +138,7 @@ impl ConnectionEnds for Request {
     }
 
     fn proxy_header(&self) -> Option<&DecodedProxyHeader> {
-        self.client.proxy.as_deref()
+        self.client.proxy.get().map(Box::as_ref)
     }
 
     fn peer(&self) -> &RemoteClient {

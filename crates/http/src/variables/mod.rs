@@ -26,6 +26,7 @@ pub static VARIABLES: &[&[Variable<Request>]] = &[
     net::client::ConnectionVariables::<Request>::OF_SERVER,
     crate::upstream::variables::VARIABLES,
     crate::cache::VARIABLES,
+    crate::ledger::VARIABLES,
 ];
 
 /// Appends a text.

@@ -213,13 +213,8 @@ fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if let Some(field) = request.head.known(proto::KnownField::ContentLength) {
         return text(field, out);
     }
-    // A body that was announced but not sent has a length of 0; one that was never looked at has none.
-    let is_chunked = request
-        .head
-        .wire
-        .fields
-        .has(proto::KnownField::TransferEncoding);
-    let has_content = request.body.length() > 0 || (is_chunked && request.body.has_come());
+    // A body that was announced but not sent, or that was empty, has a length of 0; one that was never looked at has none.
+    let has_content = request.body.length() > 0 || request.body.has_come();
     let length = match request.body.is_thrown_away() {
         true => 0,
         false => request.body.length(),

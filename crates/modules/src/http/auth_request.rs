@@ -20,6 +20,7 @@ use conf::{
     Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression, HTTP_SERVER_LOCATION,
     RepeatRule, Setter, VarId, VariableDefinition,
 };
+use http::ledger::LedgerPhase;
 use http::subrequest::{self, SubrequestOptions};
 use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
 
@@ -98,7 +99,9 @@ fn check_access(request: &mut Request) -> HandlerStep<'_> {
         let Some(mut question) = subrequest::create_subrequest(request, options) else {
             return HandlerOutcome::Status(500);
         };
+        let former = request.ledger.enter(LedgerPhase::Auth);
         subrequest::run_subrequest(&mut question, true).await;
+        request.ledger.enter(former);
         // Evaluated in the subrequest, before it ends: `$upstream_http_…` are its own.
         for (variable, value) in &conf.variables {
             let value = question.value(value);

@@ -39,6 +39,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         when: |location| location.confs.get::<Conf>().cache.is_some(),
         handler: answer,
         adds_slash: false,
+        declines: false,
     }),
     nested: |confs| {
         confs.change_if::<Conf>(|conf| conf.cache.is_some(), |conf| *conf = Conf::default())

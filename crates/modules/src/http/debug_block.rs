@@ -2,6 +2,7 @@
 //!
 //! ```nginx
 //! location = /block { debug_block 2s; }
+//! location = /slow  { debug_block 2s disk; }
 //! ```
 //!
 //! It does what no module may do: it waits on a loop's thread. It only exists in builds with the
@@ -9,7 +10,7 @@
 
 use std::time::Duration;
 
-use conf::{Directive, DirectiveTable, LOCATION, Setter};
+use conf::{Arity, Directive, DirectiveTable, LOCATION, RepeatRule, Setter};
 use http::module::ContentHandler;
 use http::{HandlerOutcome, HandlerStep, HttpModule, Request};
 
@@ -22,29 +23,47 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         when: |location| !location.confs.get::<Conf>().time.is_zero(),
         handler: block,
         adds_slash: false,
+        declines: false,
     }),
     ..HttpModule::EMPTY
 };
 
 static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     name: "debug_block",
-    syntax: "time",
+    syntax: "time [disk]",
     default: None,
     contexts: LOCATION,
     since: "0.1",
-    doc: "Every request blocks its event loop for this time. Debug builds only.",
-    set: Setter::Millis(|conf| &mut conf.time),
+    doc: "Every request blocks its event loop for this time; with `disk`, a thread of the pool. Debug builds only.",
+    set: Setter::Custom(Arity::between(1, 2), RepeatRule::Once, |conf, line| {
+        conf.time = line.millis(0)?;
+        conf.disk = match line.get(1) {
+            Some(_) => line.word(1, &["disk"])? == 0,
+            None => false,
+        };
+        Ok(())
+    }),
 }]);
 
 #[derive(Clone, Debug, Default)]
 struct Conf {
     time: Duration,
+    disk: bool,
 }
 
 fn block(request: &mut Request) -> HandlerStep<'_> {
     let site = std::rc::Rc::clone(&request.site);
     let conf: &Conf = site.location(request.location).confs.get();
-    debug_block(conf.time);
+    let time = conf.time;
+    if conf.disk {
+        return HandlerStep::later(async move {
+            rt::pool::default_pool()
+                .run(move || debug_block(time))
+                .await;
+            HandlerOutcome::Status(204)
+        });
+    }
+    debug_block(time);
     HandlerOutcome::Status(204).into()
 }
 

@@ -40,6 +40,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         when: |location| !location.confs.get::<Conf>().commands.is_empty(),
         handler: answer,
         adds_slash: false,
+        declines: false,
     }),
     filter: Some(surround),
     enabled: |location| {

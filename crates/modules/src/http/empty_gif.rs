@@ -20,6 +20,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         when: |location| location.confs.get::<Conf>().on,
         handler: picture,
         adds_slash: false,
+        declines: false,
     }),
     nested: |confs| confs.change_if::<Conf>(|conf| conf.on, |conf| conf.on = false),
     ..HttpModule::EMPTY

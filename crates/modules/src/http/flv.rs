@@ -12,8 +12,9 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use conf::{Arity, Directive, DirectiveTable, LOCATION, RepeatRule, Setter};
 use http::files::{self, FilePurpose, OpenFileResult};
+use http::module::ContentHandler;
 use http::response_body::{BodyChunk, FileRange, ResponseBody};
-use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
+use http::{HandlerOutcome, HandlerStep, HttpModule, Request};
 use proto::message::Method;
 
 use crate::shared::file_response;
@@ -22,8 +23,13 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     name: "flv",
     doc: "Pseudo-streaming of Flash Video files.",
     location: &DIRECTIVES,
-    phases: &[(HttpPhase::Content, serve)],
-    enabled: |location| location.confs.get::<Conf>().on,
+    content_handler: Some(ContentHandler {
+        directives: &["flv"],
+        when: |location| location.confs.get::<Conf>().on,
+        handler: serve,
+        adds_slash: false,
+        declines: true,
+    }),
     nested: |confs| confs.change_if::<Conf>(|conf| conf.on, |conf| conf.on = false),
     ..HttpModule::EMPTY
 };

@@ -32,6 +32,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         when: |location| location.confs.get::<Conf>().pass.is_some(),
         handler,
         adds_slash: true,
+        declines: false,
     }),
     group: |location| match &location.confs.get::<Conf>().pass {
         Some(GatewayPass::Group(group)) => Some(group.clone()),

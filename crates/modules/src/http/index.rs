@@ -90,7 +90,7 @@ fn search(request: &mut Request) -> HandlerStep<'_> {
     for (position, name) in names.iter().enumerate() {
         let name = request.value(name);
         if name.starts_with(b"/") {
-            return redirect(request, name).into();
+            return request.redirect_path(name).into();
         }
         let path = [&directory[..], &name].concat();
         match files::try_open(request, &path, FilePurpose::Look) {
@@ -122,7 +122,7 @@ impl IndexSearch {
         for (index, name) in self.names.iter().enumerate().skip(position) {
             let name = request.value(name);
             if name.starts_with(b"/") {
-                return redirect(request, name);
+                return request.redirect_path(name);
             }
             let path = [&self.directory[..], &name].concat();
             let error = match files::open_request_file(request, &path, FilePurpose::Look).await {
@@ -218,12 +218,5 @@ fn refuse_missing(request: &Request, path: &[u8], error: FileError) -> HandlerOu
 /// Redirects to a file in the directory.
 fn redirect_below(request: &mut Request, name: &[u8]) -> HandlerOutcome {
     let path = [&request.uri.path[..], name].concat();
-    redirect(request, path.into())
-}
-
-/// Redirects internally, keeping the arguments.
-fn redirect(request: &mut Request, path: BString) -> HandlerOutcome {
-    // They may be for a script that is the index.
-    let args = std::mem::take(&mut request.uri.args);
-    request.redirect(path, args)
+    request.redirect_path(path)
 }

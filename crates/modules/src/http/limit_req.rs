@@ -14,6 +14,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use conf::{
@@ -21,9 +22,11 @@ use conf::{
     HTTP_SERVER_LOCATION, RepeatRule, Setter, Variable, parse,
 };
 use host::error_log::LogLevel;
+use http::ledger::{EndedBy, LedgerPhase};
 use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
+use net::metrics::{MetricFamily, MetricSink};
 
-use crate::shared::limit_req::{CountMode, PourResult, REQUEST, RequestBuckets};
+use crate::shared::limit_req::{CountMode, OUTCOMES, PourResult, REQUEST, RequestBuckets};
 use crate::shared::zones::{self, SharedZone};
 
 pub(crate) static MODULE: HttpModule = HttpModule {
@@ -42,6 +45,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     complete: |line| {
         zones::report_undeclared::<ReqZoneDeclaration, RequestBuckets>(line, "limit_req_zone")
     },
+    metrics: |site, sink| tell_metrics(site.main_confs.get::<ReqZones>(), sink),
     accept: |site, zones| site.main_confs.get::<ReqZones>().adopt_states(zones),
     commit: |site, zones| {
         let all = &site.main_confs.get::<ReqZones>().0;
@@ -358,7 +362,13 @@ fn limit(request: &mut Request) -> HandlerStep<'_> {
 /// Delays the request, unless its client disconnects.
 async fn wait(request: &mut Request, delay: Duration) -> HandlerOutcome {
     let client = Rc::clone(&request.stream);
-    match rt::timeout(delay, client.wait_until_left()).await {
+    let former = request.ledger.enter(LedgerPhase::Limit);
+    let left = rt::timeout(delay, client.wait_until_left()).await;
+    if left.is_ok() {
+        request.ledger.end_by(EndedBy::Client);
+    }
+    request.ledger.enter(former);
+    match left {
         // The client is still there: the request continues.
         Err(_elapsed) => HandlerOutcome::Declined,
         Ok(()) => {
@@ -418,6 +428,7 @@ fn check_limits(request: &mut Request, limits: &[ReqLimit]) -> LimitDecision {
             PourResult::Excess(_) => pending.push(UncountedLimit { limit, key }),
             refused => {
                 log_refusal(request, &limit.zone, refused);
+                count_outcome(&limit.zone, 2);
                 return LimitDecision::Reject;
             }
         }
@@ -439,7 +450,40 @@ fn check_limits(request: &mut Request, limits: &[ReqLimit]) -> LimitDecision {
             longest = Some(wait);
         }
     }
+    match (&longest, limits) {
+        (Some(delay), _) => count_outcome(&delay.zone, 1),
+        (None, limits) => limits
+            .iter()
+            .for_each(|limit| count_outcome(&limit.zone, 0)),
+    }
     LimitDecision::Pass(longest)
+}
+
+/// Counts what became of a request in a zone, by its number in [`OUTCOMES`].
+fn count_outcome(zone: &ReqZone, outcome: usize) {
+    if let Some(buckets) = zone.state() {
+        // The bucket of the request was behind a lock that loops share; next to that this is nothing.
+        buckets.outcomes[outcome].fetch_add(1, Relaxed);
+    }
+}
+
+static REQUESTS: MetricFamily = MetricFamily::counter(
+    "weir_limit_req_requests",
+    "Requests that a zone of limit_req judged: passed at once, delayed, refused.",
+);
+
+/// Tells what became of the requests of each zone.
+fn tell_metrics(zones: &ReqZones, sink: &mut dyn MetricSink) {
+    sink.family(&REQUESTS);
+    for zone in &zones.0 {
+        let Some(buckets) = zone.state() else {
+            continue;
+        };
+        for (outcome, count) in OUTCOMES.iter().zip(&buckets.outcomes) {
+            let labels = [("zone", &zone.name[..]), ("outcome", outcome.as_bytes())];
+            sink.count(&labels, count.load(Relaxed));
+        }
+    }
 }
 
 /// Adds the request to its bucket in the limit's zone.

@@ -39,6 +39,7 @@ mod memcached;
 mod mirror;
 mod mp4;
 mod not_modified;
+mod prometheus;
 mod proxy;
 mod random_index;
 mod range;
@@ -47,6 +48,7 @@ mod referer;
 mod rewrite;
 mod scgi;
 mod secure_link;
+mod server_timing;
 mod set_misc;
 mod slice;
 mod split_clients;
@@ -124,6 +126,8 @@ pub static MODULES: &[&::http::HttpModule] = &[
     &cache_purge::MODULE,
     &stub_status::MODULE,
     &weir_status::MODULE,
+    &prometheus::MODULE,
+    &prometheus::ZONES,
     &random_index::MODULE,
     &index::MODULE,
     &autoindex::MODULE,
@@ -151,6 +155,7 @@ pub static MODULES: &[&::http::HttpModule] = &[
     &gzip::MODULE,
     &crate::shared::gzip_accept::MODULE,
     &range::MODULE,
+    &server_timing::MODULE,
     &headers::TRAILERS,
     // Log.
     &log::MODULE,

@@ -26,8 +26,9 @@ use bstr::ByteSlice;
 use bytes::Bytes;
 use conf::{Arity, Directive, DirectiveTable, HTTP_SERVER_LOCATION, LOCATION, RepeatRule, Setter};
 use http::files::{self, FilePurpose, OpenFile, OpenFileResult};
+use http::module::ContentHandler;
 use http::response_body::{BodyChunk, FileRange, ResponseBody};
-use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
+use http::{HandlerOutcome, HandlerStep, HttpModule, Request};
 use proto::message::Method;
 use rt::file::File;
 use rt::pool::PoolHandle;
@@ -41,8 +42,13 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     name: "mp4",
     doc: "Pseudo-streaming of MP4 files.",
     location: &DIRECTIVES,
-    phases: &[(HttpPhase::Content, serve)],
-    enabled: |location| location.confs.get::<Conf>().on,
+    content_handler: Some(ContentHandler {
+        directives: &["mp4"],
+        when: |location| location.confs.get::<Conf>().on,
+        handler: serve,
+        adds_slash: false,
+        declines: true,
+    }),
     nested: |confs| confs.change_if::<Conf>(|conf| conf.on, |conf| conf.on = false),
     ..HttpModule::EMPTY
 };

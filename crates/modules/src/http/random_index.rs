@@ -80,8 +80,7 @@ async fn answer(request: &mut Request) -> HandlerOutcome {
         let name = BString::from(entry.name.as_bytes());
         if entry.kind == Some(InodeKind::Regular) || is_file(&path, &name, &pool).await {
             let target = [&request.uri.path[..], &name].concat();
-            let args = std::mem::take(&mut request.uri.args);
-            return request.redirect(target, args);
+            return request.redirect_path(target);
         }
     }
     HandlerOutcome::Declined

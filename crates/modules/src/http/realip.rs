@@ -121,7 +121,7 @@ impl Conf {
                 .map(BString::from)
                 .collect(),
             RealipSource::ProxyProtocol => {
-                let header = request.client.proxy.as_deref();
+                let header = request.client.proxy.get();
                 header
                     .map(|header| header.source.text.as_str().into())
                     .into_iter()
@@ -144,7 +144,9 @@ impl Conf {
         };
         let mut client =
             forwarded_for::forwarded_address(&self.values(request), &self.trusted.networks, depth)?;
-        if let (RealipSource::ProxyProtocol, Some(header)) = (&self.source, &request.client.proxy) {
+        if let (RealipSource::ProxyProtocol, Some(header)) =
+            (&self.source, request.client.proxy.get())
+        {
             // The PROXY protocol transmits the port separately.
             client.set_port(header.source.port);
         }

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 
 use bstr::{BStr, BString, ByteSlice};
 use conf::{
-    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, Regex, RepeatRule,
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, PatternFilter, Regex, RepeatRule,
     SERVER_LOCATION, Setter, Variable,
 };
 use http::route::ServerName;
@@ -66,7 +66,10 @@ static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     },
 ])
 .finish_changed(|conf, _, _| match (conf.none || conf.blocked) && conf.is_empty() {
-    false => Ok(()),
+    false => {
+        conf.filter = PatternFilter::new(conf.regexes.iter());
+        Ok(())
+    }
     true => Err(Diagnostic::error(
         "the \"none\" or \"blocked\" referers are specified in the \"valid_referers\" directive without any valid referer",
         None,
@@ -81,6 +84,7 @@ struct Conf {
     server_names: bool,
     names: RefererNames,
     regexes: Vec<Regex>,
+    filter: PatternFilter,
 }
 
 impl Conf {
@@ -221,7 +225,9 @@ fn is_valid(request: &mut Request) -> bool {
         }
     }
     // Last, since they cost most.
-    conf.regexes.iter().any(|regex| regex.is_match(rest))
+    let candidates = conf.filter.candidates(rest);
+    let mut regexes = candidates.filter_map(|place| conf.regexes.get(place));
+    regexes.any(|regex| regex.is_match(rest))
 }
 
 /// What follows the scheme; `None` if there is none, as with values that a proxy has blanked out.

@@ -27,6 +27,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         when: |location| location.confs.get::<Conf>().pass.is_some(),
         handler: pass,
         adds_slash: true,
+        declines: false,
     }),
     nested: |confs| confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None),
     ..HttpModule::EMPTY

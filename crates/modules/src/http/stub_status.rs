@@ -24,6 +24,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         when: |location| location.confs.get::<Conf>().on,
         handler: page,
         adds_slash: false,
+        declines: false,
     }),
     variables: &[
         Variable::new(
@@ -144,6 +145,7 @@ fn text(totals: &CounterTotals) -> String {
         reading,
         writing,
         waiting,
+        ..
     } = totals;
     format!(
         "Active connections: {active} \nserver accepts handled requests\n {accepted} {handled} {requests} \n\
@@ -165,6 +167,7 @@ mod tests {
             reading: 0,
             writing: 1,
             waiting: 0,
+            ..CounterTotals::default()
         };
         let expected = "Active connections: 1 \nserver accepts handled requests\n 3 2 9 \nReading: 0 Writing: 1 Waiting: 0 \n";
         assert_eq!(text(&totals), expected);

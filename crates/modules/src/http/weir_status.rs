@@ -9,11 +9,14 @@
 //! (one that lasts for tens of milliseconds is blocked), how long its iterations took so far, and
 //! how much of its time it was busy. For each pool: its threads and its queue. For each cache: its
 //! objects and bytes, how long it took to complete its index after opening, and what is wrong with
-//! it. With `worker_groups` the page has the state of all groups, and says which does not answer. nginx has no equivalent; the names are Weir's own and may change before 1.0.
+//! it. At the end the text has the slowest requests of the last minutes, with their ledgers: where
+//! their time went. With `worker_groups` the page has the state of all groups, and says which does not answer. nginx has no equivalent; the names are Weir's own and may change before 1.0.
 
 use std::fmt::Write;
 use std::sync::Arc;
 
+use crate::shared::observation::slowest::SlowRequest;
+use crate::shared::observation::{self, Observation};
 use conf::{Arity, Directive, DirectiveTable, RepeatRule, SERVER_LOCATION, Setter};
 use host::engine::ZoneRegistry;
 use host::worker_group::WorkerGroup;
@@ -35,11 +38,18 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         when: |location| location.confs.get::<Conf>().format.is_some(),
         handler: page,
         adds_slash: false,
+        declines: false,
     }),
     nested: |confs| {
         confs.change_if::<Conf>(|conf| conf.format.is_some(), |conf| conf.format = None)
     },
-    commit: |site, zones| answer_groups(site.main_confs.get::<CacheZones>(), zones),
+    commit: |site, zones| {
+        let mut locations = site.all_locations();
+        let has_page = locations.any(|location| location.confs.get::<Conf>().format.is_some());
+        observation::commit(site, zones, has_page);
+        answer_groups(site.main_confs.get::<CacheZones>(), zones);
+    },
+    start: observation::start,
     ..HttpModule::EMPTY
 };
 
@@ -95,7 +105,10 @@ fn group_part(format: StatusFormat, caches: &[Arc<CacheZone>], zones: &ZoneRegis
     // Everything is read before anything is formatted, so that the numbers are as close in time as they can be.
     let (loops, pools) = (loops(zones), rt::pool::all());
     match format {
-        StatusFormat::Text => text(&loops, &pools) + &cache_text(caches),
+        StatusFormat::Text => {
+            let slowest = Observation::of(zones).slowest.list();
+            text(&loops, &pools) + &cache_text(caches) + &slowest_text(&slowest)
+        }
         StatusFormat::Json => json_lists(zones.group().place(), &loops, &pools, caches).join("\n"),
     }
 }
@@ -427,6 +440,23 @@ fn used_buckets(buckets: &[u64]) -> usize {
 /// paths.
 fn json(loops: &[LoopStatus], pools: &[PoolHandle], caches: &[Arc<CacheZone>]) -> String {
     json_object(&json_lists(WorkerGroup::ALONE, loops, pools, caches), "")
+}
+
+/// The slowest requests, with their ledgers; empty if there were none.
+fn slowest_text(slowest: &[SlowRequest]) -> String {
+    let mut out = String::new();
+    for request in slowest {
+        if out.is_empty() {
+            out.push_str("\nslowest requests of the last minutes\n");
+        }
+        let mut ledger = Vec::new();
+        request.ledger.write_field(&mut ledger);
+        let (status, server) = (request.status, &request.server);
+        let (method, path) = (&request.method, &request.path);
+        let ledger = String::from_utf8_lossy(&ledger);
+        let _ = writeln!(out, "{status} {method} {server}{path}  {ledger}");
+    }
+    out
 }
 
 /// An event loop as JSON.

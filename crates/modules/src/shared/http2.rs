@@ -15,11 +15,14 @@ use http::upstream::{
 };
 use proto::KnownField;
 use proto::fields::Fields;
+use proto::h1::response::{FIRST_WINS, UNIQUE};
 use proto::h2::client::{ClientError, H2ClientConnection, OutgoingHead, ResponseEvent};
 use proto::h2::frame::{self, FrameHead, HEAD_LENGTH, MAX_FRAME_SIZE_DEFAULT};
 use proto::h2::hpack::DecodedField;
 use proto::h2::{ErrorCode, rules};
-use proto::message::{ResponseHead, parse_length};
+use proto::message::{Method, ResponseFraming, ResponseHead, parse_length};
+
+use super::gateway::response::framing_fault;
 
 /// The maximum size of the fields of a response, in bytes as RFC 9113 counts them (section 6.5.2).
 const MAX_LIST: usize = 128 * 1024;
@@ -166,6 +169,9 @@ impl<S: Http2Profile> Http2Exchange<S> {
             }
             100..200 => return Ok(HeadProgress::Interim(used)),
             _ => {}
+        }
+        if let Err(bad) = ResponseFraming::of_response(Method::Get, 200, &head.fields) {
+            return Err(ProtocolFault::new(framing_fault(bad, head)));
         }
         let announced = head
             .fields
@@ -536,7 +542,17 @@ fn store_field(field: &DecodedField<'_>, head: &mut ResponseHead) -> Option<Prot
         if !is_valid(field) {
             return Some(invalid_field("header", field));
         }
-        head.fields.push(field.name, field.value);
+        // The same fields are unique as in HTTP/1, and of the same ones the first counts.
+        let known = KnownField::from_name(field.name);
+        let is_repeated = known.bit() & (FIRST_WINS | UNIQUE) != 0 && head.fields.has(known);
+        if is_repeated && known.bit() & UNIQUE != 0 {
+            let (name, value) = (field.name.as_bstr(), field.value.as_bstr());
+            let message = format!("upstream sent duplicate header line: \"{name}: {value}\"");
+            return Some(ProtocolFault::new(message));
+        }
+        if !is_repeated {
+            head.fields.push(field.name, field.value);
+        }
         return None;
     }
     // RFC 9113, section 8.3: pseudo-headers must not be repeated.

@@ -6,11 +6,15 @@
 //! so that both come to the same decisions.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use base::lru::Lru;
 
 use super::zones::{ZoneShards, ZoneState};
+
+/// What becomes of a request, in metrics.
+pub(crate) const OUTCOMES: [&str; 3] = ["passed", "delayed", "refused"];
 
 /// One request, in a bucket's unit.
 pub(crate) const REQUEST: u64 = 1000;
@@ -34,6 +38,8 @@ pub(crate) struct RequestBuckets {
     pub(crate) key: Box<[u8]>,
     /// The origin of the times in the buckets.
     created: Instant,
+    /// What became of requests: see [`OUTCOMES`].
+    pub(crate) outcomes: [AtomicU64; OUTCOMES.len()],
     /// In parts, so that loops rarely wait for each other's lock.
     tables: ZoneShards<BucketTable>,
 }
@@ -93,6 +99,7 @@ impl RequestBuckets {
             size,
             key: key.into(),
             created: now,
+            outcomes: Default::default(),
             tables,
         }
     }

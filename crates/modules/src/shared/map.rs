@@ -10,8 +10,8 @@ use base::TextTable;
 use bstr::{BStr, ByteSlice};
 use conf::{
     Arity, CapturingPattern, Contexts, Diagnostic, DiagnosticPlace, Directive, DirectiveLine,
-    DirectiveNode, DirectiveWord, Expression, Regex, RepeatRule, Setter, VariableDefinition,
-    VariableScope,
+    DirectiveNode, DirectiveWord, Expression, PatternFilter, Regex, RepeatRule, Setter,
+    VariableDefinition, VariableScope,
 };
 
 use super::client_scope::{ClientScope, VariableOnly, define_variable, multi_line_texts};
@@ -31,6 +31,7 @@ struct MapBlock {
     trailing_wildcards: ValuesByText,
     /// Regular expressions in file order; tried last.
     patterns: Vec<(CapturingPattern, ValueId)>,
+    filter: PatternFilter,
     values: MapValues,
 }
 
@@ -107,7 +108,7 @@ fn read<S: ClientScope>(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
             _ => map.add::<S>(&entry, line)?,
         }
     }
-    map.shrink_to_fit();
+    map.finish();
     let volatile = map.volatile;
     let texts = multi_line_texts(map.texts());
     let definition = VariableDefinition::<S>::dynamic(move |session, out| map.value(session, out));
@@ -139,12 +140,15 @@ impl MapBlock {
             leading_wildcards: ValuesByText::default(),
             trailing_wildcards: ValuesByText::default(),
             patterns: Vec::new(),
+            filter: PatternFilter::default(),
             values: MapValues::default(),
         }
     }
 
-    /// Gives back what was reserved for more lines.
-    fn shrink_to_fit(&mut self) {
+    /// All lines have been added.
+    fn finish(&mut self) {
+        self.filter = PatternFilter::new(self.patterns.iter().map(|(pattern, _)| &pattern.regex));
+        self.patterns.shrink_to_fit();
         for table in [
             &mut self.exact,
             &mut self.leading_wildcards,
@@ -246,7 +250,11 @@ impl MapBlock {
         }
         // As in nginx, patterns are not tried on an empty subject, not even one that would match
         // it.
-        let mut patterns = self.patterns.iter().filter(|_| !subject.is_empty());
+        if subject.is_empty() {
+            return self.default;
+        }
+        let candidates = self.filter.candidates(subject);
+        let mut patterns = candidates.filter_map(|place| self.patterns.get(place));
         let found = patterns.find(|(pattern, _)| session.matches(pattern, subject));
         found.map(|(_, value)| *value).or(self.default)
     }

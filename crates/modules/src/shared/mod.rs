@@ -23,6 +23,7 @@ pub(crate) mod limit_req;
 pub(crate) mod log;
 pub(crate) mod map;
 pub(crate) mod media_types;
+pub(crate) mod observation;
 pub(crate) mod password;
 pub(crate) mod precompressed;
 pub(crate) mod realip;

@@ -1,6 +1,7 @@
 //! TLS to upstream servers.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 use rt::net::StreamSocket;
@@ -9,7 +10,9 @@ use rustls::client::{ClientSessionMemoryCache, ResolvesClientCert, Resumption};
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned,
+};
 
 use super::certificate::Certificate;
 use super::ciphers::{CipherChoice, TlsProtocols};
@@ -209,6 +212,25 @@ pub async fn connect(
         facts.verify_result = Some(trust.verify_chain(chain, CertificatePurpose::Server, now));
     }
     Ok(TlsSession::new(state, facts))
+}
+
+/// Begins a session for a command that may wait: the first read or write does the handshake. The server's certificate is not
+/// verified, and a text that cannot be a host name is not sent.
+pub fn begin_session<S: io::Read + io::Write>(
+    settings: &ClientSettings,
+    name: &str,
+    stream: S,
+) -> io::Result<impl io::Read + io::Write + use<S>> {
+    let mut config = ClientConfig::clone(&settings.config);
+    let server = match ServerName::try_from(name.to_owned()) {
+        Ok(server) => server,
+        Err(_) => {
+            config.enable_sni = false;
+            ServerName::try_from("invalid.invalid").map_err(io::Error::other)?
+        }
+    };
+    let connection = ClientConnection::new(Arc::new(config), server).map_err(io::Error::other)?;
+    Ok(StreamOwned::new(connection, stream))
 }
 
 impl TlsSession {

@@ -34,6 +34,8 @@ static IDENTITIES: LazyLock<SharedByName<ContentDigest, TlsIdentity>> =
 /// A chain, leaf first, with the leaf's private key.
 pub struct TlsIdentity {
     pub(super) key: Arc<CertifiedKey>,
+    /// The end of the certificate's validity, in seconds since 1970; parsed on first use.
+    pub(super) end: OnceLock<Option<u64>>,
     /// The key was encrypted, so it is not cached in decrypted form.
     pub(super) secret: bool,
     /// The source of OCSP responses to send along with it (stapling).
@@ -47,6 +49,16 @@ impl fmt::Debug for TlsIdentity {
 }
 
 impl TlsIdentity {
+    /// The end of the certificate's validity, in seconds since 1970.
+    pub fn certificate_end(&self) -> Option<u64> {
+        let read = || {
+            let (_, certificate) =
+                x509_parser::parse_x509_certificate(self.key.cert.first()?).ok()?;
+            u64::try_from(certificate.validity().not_after.timestamp()).ok()
+        };
+        *self.end.get_or_init(read)
+    }
+
     /// Loads a certificate and a key, each from a path or from `data:` and the text itself; `read` reads files.
     pub fn load(
         certificate: &BStr,
@@ -100,6 +112,7 @@ impl TlsIdentity {
             parsed: OnceLock::new(),
         });
         Some(Arc::new(TlsIdentity {
+            end: OnceLock::new(),
             key: Arc::new(CertifiedKey::new(chain, key)),
             secret,
             staple: None,
@@ -158,6 +171,7 @@ impl TlsIdentity {
         }
         let key = Arc::new(CertifiedKey::new(chain, signing));
         Ok(Arc::new(TlsIdentity {
+            end: OnceLock::new(),
             key,
             secret,
             staple: None,
@@ -185,6 +199,7 @@ impl TlsIdentity {
         let mut key = CertifiedKey::clone(&self.key);
         key.ocsp = (!response.is_empty()).then_some(response);
         Arc::new(TlsIdentity {
+            end: OnceLock::new(),
             key: Arc::new(key),
             secret: self.secret,
             staple: None,
@@ -194,6 +209,7 @@ impl TlsIdentity {
     /// The same identity with OCSP responses that are fetched.
     pub fn with_staple(&self, staple: Arc<OcspStaple>) -> Arc<TlsIdentity> {
         Arc::new(TlsIdentity {
+            end: OnceLock::new(),
             key: Arc::clone(&self.key),
             secret: self.secret,
             staple: Some(staple),

@@ -42,7 +42,9 @@ mod verify;
 pub use accept::{ReceivedHello, TlsOrPlain, read_hello};
 pub use certificate::CertificateView;
 pub use ciphers::{CipherChoice, TlsProtocols};
-pub use client::{ClientName, ClientOptions, ClientSessions, ClientSettings, connect};
+pub use client::{
+    ClientName, ClientOptions, ClientSessions, ClientSettings, begin_session, connect,
+};
 pub use config_error::{TlsConfigError, certificate_missing};
 pub use external_sessions::{KeptSession, SessionKeeper};
 pub use handshake::HandshakeError;

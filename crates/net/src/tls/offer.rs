@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SigningKey};
@@ -252,6 +252,7 @@ impl TlsIdentity {
         }
         let key = CertifiedKey::new(chain.0.clone(), Arc::clone(&key.0));
         Ok(Arc::new(TlsIdentity {
+            end: OnceLock::new(),
             key: Arc::new(key),
             secret: false,
             staple: None,

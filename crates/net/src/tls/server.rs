@@ -243,6 +243,14 @@ fn fragment_size(record: usize) -> Option<usize> {
 }
 
 impl ServerSettings {
+    /// When the first of its certificates ends, in seconds since 1970.
+    pub fn certificate_end(&self) -> Option<u64> {
+        self.identities
+            .iter()
+            .filter_map(|identity| identity.certificate_end())
+            .min()
+    }
+
     /// The library's settings.
     pub(super) fn config(&self) -> &Arc<ServerConfig> {
         self.config

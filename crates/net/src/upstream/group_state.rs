@@ -362,6 +362,9 @@ impl LockedState {
 /// Updates the moving averages of a peer with the times of a response.
 fn count_times(peer: &UpstreamPeer, times: UpstreamTimes, observation: LeaseObservation) {
     let load = &peer.load;
+    if crate::metrics::are_wanted() {
+        load.latencies.get_or_init(Box::default).observe(times);
+    }
     if let Some(connect) = times.connect {
         moving_average(&load.connect_time, milliseconds(connect));
     }

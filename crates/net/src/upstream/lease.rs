@@ -54,14 +54,14 @@ impl PeerLease {
     }
 
     /// An idle connection to this peer, from any loop. `reuse` says what it must have in common with the request.
-    pub async fn take_idle_connection(&self, reuse: ReuseTerms) -> Option<PeerConnection> {
+    pub async fn take_idle_connection(&self, reuse: ReuseTerms) -> Option<Box<PeerConnection>> {
         self.state.idle()?.take_connection(&self.peer, reuse).await
     }
 
     /// Keeps a connection for the next request. It is closed if the group keeps none or it is too old.
     ///
     /// The caller must be sure that the response is complete: what still came would be taken for the next one.
-    pub fn keep_connection(&self, connection: PeerConnection) {
+    pub fn keep_connection(&self, connection: Box<PeerConnection>) {
         if let Some(idle) = self.state.idle() {
             idle.keep_connection(&self.peer, connection);
         }

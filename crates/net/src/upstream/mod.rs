@@ -46,6 +46,7 @@ mod group_state;
 mod groups;
 mod idle;
 mod lease;
+mod metrics;
 mod name_watchers;
 mod outcome;
 mod peer;

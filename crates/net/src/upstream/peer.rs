@@ -1,14 +1,16 @@
 //! A peer: one address of a server, with its counters.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bstr::BString;
 use rt::net::SocketAddress;
 
+use super::outcome::UpstreamTimes;
 use super::server::{ServerState, UpstreamServer};
 use super::sticky;
+use crate::metrics::{LatencyHistogram, LatencySums};
 
 /// A number that changes only under the group's lock. It is atomic so that peers can be shared between threads, not
 /// to allow races: relaxed loads and stores cost no more than plain ones.
@@ -104,7 +106,35 @@ pub(crate) struct PeerLoad {
     pub(crate) inflight_changed: LockedNumber,
     /// How many requests it was given.
     pub(crate) requests: LockedNumber,
+    /// How many of them failed, and how often that made it unavailable.
+    pub(crate) failures: LockedNumber,
+    pub(crate) disabled: LockedNumber,
+    /// The times of its responses, once metrics are wanted. Written under the group's lock: one thread at a time.
+    pub(crate) latencies: OnceLock<Box<PeerLatencies>>,
     health: AtomicU8,
+}
+
+/// The times of a peer's responses.
+#[derive(Debug, Default)]
+pub(crate) struct PeerLatencies {
+    pub(crate) connect: LatencyHistogram,
+    pub(crate) header: LatencyHistogram,
+    pub(crate) response: LatencyHistogram,
+}
+
+impl PeerLatencies {
+    /// Counts the times of a response. Those of a try without one say nothing of the server.
+    pub(crate) fn observe(&self, times: UpstreamTimes) {
+        if let Some(connect) = times.connect {
+            self.connect.observe(connect);
+        }
+        if let Some(header) = times.header {
+            self.header.observe(header);
+            if let Some(response) = times.response {
+                self.response.observe(response);
+            }
+        }
+    }
 }
 
 impl Default for PeerLoad {
@@ -123,6 +153,9 @@ impl Default for PeerLoad {
             inflight_spent: LockedNumber::default(),
             inflight_changed: LockedNumber::default(),
             requests: LockedNumber::default(),
+            failures: LockedNumber::default(),
+            disabled: LockedNumber::default(),
+            latencies: OnceLock::new(),
             health: AtomicU8::new(PeerHealth::Unchecked as u8),
         }
     }
@@ -151,6 +184,12 @@ pub struct PeerStatus {
     pub requests: u64,
     /// Failures that count towards `max_fails`.
     pub fails: u64,
+    /// All failures so far, and how often they made it unavailable.
+    pub failures: u64,
+    /// See `failures`.
+    pub disabled: u64,
+    /// The times until connected, until the response head, and until the end of the response.
+    pub latencies: [LatencySums; 3],
     /// The mean time until the response head.
     pub header_time: Duration,
     /// The mean time until the end of the response.
@@ -283,6 +322,7 @@ impl UpstreamPeer {
     pub(super) fn count_failure(&self, now: i64) -> bool {
         let load = &self.load;
         let fails = load.fails.add(1);
+        load.failures.add(1);
         load.accessed.set(now);
         load.checked.set(now);
         if self.max_fails == 0 {
@@ -293,7 +333,11 @@ impl UpstreamPeer {
         let lost = self.weight / self.max_fails * UNIT;
         self.effective_weight
             .set((self.effective_weight.get() - lost).max(0));
-        fails >= self.max_fails
+        let is_disabled = fails >= self.max_fails;
+        if is_disabled {
+            load.disabled.add(1);
+        }
+        is_disabled
     }
 
     /// A request did not fail. If the peer's last failure was before its last probe, this request was that probe:
@@ -322,6 +366,11 @@ impl UpstreamPeer {
             connections: unsigned(&load.connections),
             requests: unsigned(&load.requests),
             fails: unsigned(&load.fails),
+            failures: unsigned(&load.failures),
+            disabled: unsigned(&load.disabled),
+            latencies: load.latencies.get().map_or_else(Default::default, |times| {
+                [&times.connect, &times.header, &times.response].map(LatencySums::of)
+            }),
             header_time: Duration::from_millis(unsigned(&load.header_time)),
             response_time: Duration::from_millis(unsigned(&load.response_time)),
         }

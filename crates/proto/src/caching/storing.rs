@@ -130,7 +130,7 @@ impl NotStoredReason {
             NotStoredReason::SetCookie => "set-cookie",
             NotStoredReason::Vary => "vary",
             NotStoredReason::Authorization => "authorization",
-            NotStoredReason::NoLifetime => "no-lifetime",
+            NotStoredReason::NoLifetime => "no freshness",
             NotStoredReason::Stale => "stale",
         }
     }

@@ -283,6 +283,15 @@ pub fn write_chunk_start(length: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// Appends a chunk with this content, or nothing if there is none: not even a line break may stand between two chunks.
+pub fn write_chunk(content: &[u8], out: &mut Vec<u8>) {
+    if !content.is_empty() {
+        write_chunk_start(content.len() as u64, out);
+        out.extend_from_slice(content);
+        out.extend_from_slice(CHUNK_END);
+    }
+}
+
 /// Ends a chunk.
 pub const CHUNK_END: &[u8] = b"\r\n";
 
@@ -433,6 +442,7 @@ mod tests {
         }
         let mut nothing = Vec::new();
         write_chunk_start(0, &mut nothing);
+        write_chunk(b"", &mut nothing);
         assert!(nothing.is_empty());
     }
 }

@@ -58,8 +58,10 @@ const fn build_classes() -> [u8; 256] {
 #[inline]
 pub(crate) fn parse_ordinary(buf: &[u8], start: usize) -> Option<(FieldLine, usize)> {
     let line = &buf[start..];
-    let colon = line.iter().position(|&b| CLASSES[b as usize] != LETTER)?;
-    if line[colon] != b':' || colon == 0 {
+    let colon = find_colon(line)?;
+    let known = KnownField::from_name(&line[..colon]);
+    // Known names consist of letters.
+    if known == KnownField::Other && !is_ordinary_name(&line[..colon]) {
         return None;
     }
     let mut value = colon + 1;
@@ -75,12 +77,38 @@ pub(crate) fn parse_ordinary(buf: &[u8], start: usize) -> Option<(FieldLine, usi
         end -= 1;
     }
     let field = FieldLine {
-        known: KnownField::from_name(&line[..colon]),
+        known,
         name: ArenaSpan::new(start, start + colon),
         value: ArenaSpan::new(start + value, start + end),
         odd: false,
     };
     Some((field, start + line_end + 2))
+}
+
+/// Names up to this length are ordinary, in bytes. A line without a colon must not cost a search in all that follows it.
+const LONGEST_ORDINARY: usize = 128;
+
+/// The colon behind an ordinary name, mostly within the first two words.
+#[inline]
+fn find_colon(line: &[u8]) -> Option<usize> {
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    let line = &line[..line.len().min(LONGEST_ORDINARY)];
+    let (words, rest) = line.as_chunks();
+    for (index, word) in words.iter().enumerate() {
+        // A byte that is the colon becomes zero, and the lowest zero is where a subtraction first borrows.
+        let zero = u64::from_le_bytes(*word) ^ (LOW * b':' as u64);
+        let found = zero.wrapping_sub(LOW) & !zero & (LOW << 7);
+        if found != 0 {
+            return Some(index * 8 + found.trailing_zeros() as usize / 8);
+        }
+    }
+    let at = rest.iter().position(|&b| b == b':')?;
+    Some(words.len() * 8 + at)
+}
+
+/// Whether a name has letters only, and at least one.
+fn is_ordinary_name(name: &[u8]) -> bool {
+    !name.is_empty() && name.iter().all(|&b| CLASSES[b as usize] == LETTER)
 }
 
 /// Splits `line`, which has no line end, is not empty, and begins at `base` in the head.
@@ -153,4 +181,27 @@ fn value_bounds(line: &[u8], name_end: usize) -> (usize, usize) {
         end -= 1;
     }
     (start, end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_colon_is_found_wherever_it_stands() {
+        // Neighbours of the colon, with and without the top bit, must not be taken for it.
+        for filler in [0, b'9', b';', b'a', 0x80 | b':', 0xff] {
+            for length in 0..30 {
+                let mut line = vec![filler; length];
+                assert_eq!(find_colon(&line), None);
+                for at in 0..length {
+                    line[at] = b':';
+                    assert_eq!(find_colon(&line), Some(at));
+                    line[length - 1] = b':';
+                    assert_eq!(find_colon(&line), Some(at));
+                    line.fill(filler);
+                }
+            }
+        }
+    }
 }

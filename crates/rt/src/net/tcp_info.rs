@@ -14,6 +14,8 @@ pub struct TcpInfo {
     pub send_window: u32,
     /// Bytes that the kernel receives ahead.
     pub receive_space: u32,
+    /// How long ago the last data arrived, in milliseconds, as fine as the kernel's tick.
+    pub since_data_ms: u32,
 }
 
 /// Asks the kernel; `None` for what is no TCP socket.
@@ -42,5 +44,6 @@ pub(super) fn read(fd: BorrowedFd<'_>) -> Option<TcpInfo> {
         rtt_variation_us: info.tcpi_rttvar,
         send_window: info.tcpi_snd_cwnd,
         receive_space: info.tcpi_rcv_space,
+        since_data_ms: info.tcpi_last_data_recv,
     })
 }

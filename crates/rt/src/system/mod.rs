@@ -45,12 +45,16 @@ pub fn fork() -> io::Result<ForkSide> {
 }
 
 pub(crate) fn require_one_thread() -> io::Result<()> {
-    // Without /proc the promise in this module's contract has to do.
-    let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
-    if threads > 1 {
-        return Err(io::Error::from_raw_os_error(libc::EBUSY));
+    match has_one_thread() {
+        true => Ok(()),
+        false => Err(io::Error::from_raw_os_error(libc::EBUSY)),
     }
-    Ok(())
+}
+
+/// Whether this thread is the only one of the process.
+pub fn has_one_thread() -> bool {
+    // Without /proc the promise in this module's contract has to do.
+    std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count) == 1
 }
 
 /// Takes a descriptor that the program that started this one has left open at `number`, and closes it

@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, RawWakerVTable};
 use std::time::{Duration, Instant};
 
-use crate::clock::{NANOS_PER_TICK, tick, tick_and_beyond, tick_of};
+use crate::clock::{ClockTick, NANOS_PER_TICK, exact_tick, tick, tick_of};
 use crate::event_loop;
 use wheel::TimerKey;
 use wheel::TimerWheel;
@@ -59,7 +59,7 @@ impl Timer {
 
     /// Sets it to fire `duration` after [`now`](crate::now), in place of what it was set to.
     pub fn set(&self, duration: Duration) {
-        let (tick, beyond) = tick_and_beyond();
+        let ClockTick { tick, beyond } = exact_tick();
         // Rounded up, so that it never fires early.
         let nanos = u64::from(duration.subsec_nanos()) + u64::from(beyond);
         let ticks = nanos.div_ceil(NANOS_PER_TICK.into());
@@ -69,7 +69,7 @@ impl Timer {
 
     /// Sets it to fire at `deadline`.
     pub fn set_deadline(&self, deadline: Instant) {
-        let (tick, beyond) = tick_of(deadline);
+        let ClockTick { tick, beyond } = tick_of(deadline);
         self.set_tick(tick + u64::from(beyond > 0));
     }
 

@@ -12,6 +12,7 @@ use super::{CheckFinding, RuleDanger, rules};
 use crate::arguments::NginxOptions;
 use crate::command_hints::unexpected;
 use crate::commands;
+use crate::json::member;
 use crate::terminal;
 
 /// The parsed command line.
@@ -206,24 +207,4 @@ fn place(out: &mut String, diagnostic: &Diagnostic, sources: &SourceMap) {
     {
         member(out, "text", &text.to_string(), ", ");
     }
-}
-
-/// A member of an object, with `before` in front: a string, escaped as JSON demands.
-fn member(out: &mut String, name: &str, value: &str, before: &str) {
-    let _ = write!(out, "{before}\"{name}\": \"");
-    for char in value.chars() {
-        match char {
-            '"' | '\\' => {
-                out.push('\\');
-                out.push(char);
-            }
-            '\n' => out.push_str("\\n"),
-            '\t' => out.push_str("\\t"),
-            char if char.is_control() => {
-                let _ = write!(out, "\\u{:04x}", u32::from(char));
-            }
-            char => out.push(char),
-        }
-    }
-    out.push('"');
 }

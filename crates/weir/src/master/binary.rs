@@ -1,9 +1,10 @@
 //! The other master during an upgrade: begun, heard, left to serve, or taken back from.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base::ErrnoText;
 use host::error_log::LogLevel;
+use host::process;
 
 use crate::load_configuration::LoadedConfiguration;
 use crate::message::MessageKind;
@@ -15,6 +16,9 @@ use super::{AwaitedAction, MasterEnd, MasterProcess};
 /// How long workers go on after they were told to quit while a new binary is about to serve, so
 /// that their idle connections can be handed over.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether a successor that says nothing listens.
+const SUCCESSOR_INTERVAL: Duration = Duration::from_millis(10);
 
 impl MasterProcess {
     /// Handles a message of the other master, or its end.
@@ -43,8 +47,50 @@ impl MasterProcess {
         }
     }
 
+    /// Whether the new binary is another program, which says nothing: then its pid file tells that it listens, as with nginx.
+    fn recognise_another_program(&mut self) {
+        let pid = crate::prepare::read_pid(&self.loaded.core.pid);
+        let Some(other) = self
+            .other
+            .as_mut()
+            .filter(|other| !other.speaks && !other.serves)
+        else {
+            return;
+        };
+        // Weir speaks before it writes the file: a message may be waiting.
+        let link = other.link();
+        let has_message = link.is_some_and(|link| {
+            process::wait_readable(&[link], Some(Duration::ZERO)).is_ok_and(|ready| ready[0])
+        });
+        let MasterRole::New(process) = other.role else {
+            return;
+        };
+        if pid == Some(process) && !has_message {
+            other.serves = true;
+            self.notice(format_args!(
+                "new binary process {process} is another program"
+            ));
+            if self.quit_at.take().is_some() {
+                self.quit_workers();
+            }
+        }
+    }
+
+    /// When to look at the pid file of a new binary that has not said anything, while workers wait for it to quit.
+    pub(super) fn look_at_other(&self) -> Option<Instant> {
+        let other = self
+            .other
+            .as_ref()
+            .filter(|other| !other.speaks && !other.serves);
+        let waits = self.quit_at.is_some() && other.is_some();
+        waits.then(|| rt::clock::read_clock() + SUCCESSOR_INTERVAL)
+    }
+
     /// Tells the workers to quit if the new binary has not begun to serve in time.
     pub(super) fn quit_if_due(&mut self) {
+        if self.quit_at.is_some() {
+            self.recognise_another_program();
+        }
         if self.quit_at.is_some_and(|at| rt::clock::read_clock() >= at) {
             self.quit_at = None;
             self.quit_workers();
@@ -130,6 +176,7 @@ impl MasterProcess {
 
     /// Tells the workers to quit, or waits for a new binary that is about to serve.
     pub(super) fn quit_when_replaced(&mut self) {
+        self.recognise_another_program();
         let about_to =
             |other: &OtherMaster| matches!(other.role, MasterRole::New(_)) && !other.serves;
         if self.other.as_ref().is_some_and(about_to) {

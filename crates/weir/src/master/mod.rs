@@ -38,7 +38,7 @@ use net::tls::TicketSecret;
 
 use crate::children::{RESPAWN_PAUSE, WorkerBatch, WorkerChild};
 use crate::load_configuration::{LoadedConfiguration, StartupSettings};
-use crate::message::{HAND_OVER, MessageKind, encode_logs};
+use crate::message::{IdleConnections, MessageKind, encode_logs};
 use crate::orphan::{OrphanListener, OrphanWorker};
 use crate::prepare::{self, OpenedResources, PidFile};
 use crate::service_manager::ServiceManager;
@@ -139,6 +139,7 @@ impl MasterProcess {
         (other, orphans): (Option<OtherMaster>, Vec<OrphanWorker>),
     ) -> MasterProcess {
         loaded.forget_engines();
+        let manager = ServiceManager::of_environment(startup.service.get());
         MasterProcess {
             orphan_listener: OrphanListener::new(&startup.paths),
             orphans,
@@ -161,7 +162,7 @@ impl MasterProcess {
             has_served: false,
             first_worker_failed: false,
             renewed_at: None,
-            manager: ServiceManager::default(),
+            manager,
             tickets: TicketSecret::random(),
         }
     }
@@ -183,6 +184,7 @@ impl MasterProcess {
         self.start_workers();
         while !(self.end != MasterEnd::No && self.workers.is_empty()) {
             self.wait();
+            self.manager.flush();
             self.take_signals();
             self.reap();
             self.respawn();
@@ -193,6 +195,7 @@ impl MasterProcess {
         self.pid_file.remove(self.log());
         self.notice(format_args!("exit"));
         self.give_up_sockets();
+        self.manager.exit();
         i32::from(self.first_worker_failed)
     }
 
@@ -223,8 +226,10 @@ impl MasterProcess {
         };
         // Without a `user` there is nothing to give away, so the master need not wake up for it.
         let mending = self.loaded.core.user.as_ref().and(Some(self.restore_at));
-        let planned = planned.into_iter().chain(self.quit_at).chain(mending).min();
+        let planned = planned.into_iter().chain(self.quit_at).chain(mending);
+        let planned = planned.chain(self.look_at_other()).min();
         let timeout = planned.map(|at| at.saturating_duration_since(rt::clock::read_clock()));
+        let timeout = timeout.into_iter().chain(self.manager.retry_after()).min();
         let link = self.other.as_ref().and_then(OtherMaster::link);
         let watchers = self.watchers.socket();
         let mut descriptors: Vec<BorrowedFd<'_>> = vec![self.signals.as_fd()];
@@ -284,7 +289,7 @@ impl MasterProcess {
             }
             self.batch.replaced = None;
             let current = self.batch.number;
-            self.quit_those(|worker| worker.batch != current, HAND_OVER);
+            self.quit_those(|worker| worker.batch != current, IdleConnections::HandOver);
             self.dismiss_orphans();
         }
         if self.all_groups(|worker| worker.applied >= number) {
@@ -308,13 +313,17 @@ impl MasterProcess {
             .is_none_or(|other| other.role != MasterRole::Old)
     }
 
-    /// Tells systemd that this master exits, unless its successor serves.
-    fn tell_stopping(&self) {
+    /// Tells systemd that this master exits, and who takes its place.
+    fn tell_stopping(&mut self) {
+        // A successor that has ended is no longer there. One that is no Weir never says that it serves.
         let successor = self.other.as_ref().and_then(|other| match other.role {
-            MasterRole::New(process) if other.serves => Some(process),
-            MasterRole::New(_) | MasterRole::Old => None,
+            MasterRole::New(process) => Some((process, other.serves)),
+            MasterRole::Old => None,
         });
-        self.manager.stopping(successor);
+        match successor {
+            Some((process, serves)) => self.manager.leave_to(process, serves),
+            None => self.manager.stopping(),
+        }
     }
 
     /// A worker runs configuration `number`: what was kept in case that it refuses it goes.

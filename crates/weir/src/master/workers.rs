@@ -13,7 +13,7 @@ use host::worker_group::{GroupMember, WorkerGroup};
 use rt::sandbox::{SandboxRules, SeccompListener};
 
 use crate::children::{WorkerBatch, WorkerChild, WorkerSandbox};
-use crate::message::{GenerationMessage, HAND_OVER, MessageKind};
+use crate::message::{GenerationMessage, IdleConnections, MessageKind};
 use crate::orphan;
 use crate::prepare::OpenedResources;
 use crate::upgrade::{MasterRole, OtherMaster, UpgradeMessage};
@@ -357,7 +357,7 @@ impl MasterProcess {
             LogLevel::Alert,
             format_args!("the new worker processes could not be started; the previous ones stay"),
         );
-        self.quit_those(|worker| worker.batch == failed, HAND_OVER);
+        self.quit_those(|worker| worker.batch == failed, IdleConnections::HandOver);
         self.start_missing_groups();
     }
 
@@ -380,23 +380,30 @@ impl MasterProcess {
             self.tell_stopping();
         }
         self.batch.forget_respawns();
-        let mut how: &[u8] = b"";
+        let mut how = IdleConnections::Close;
         if let Some(other) = &self.other {
             // Before the workers are told: from now on the other master must not hand connections to them.
             other.send(UpgradeMessage::Leaving);
-            if other.serves {
-                how = HAND_OVER;
-            }
+            how = match (other.serves, other.speaks) {
+                (true, true) => IdleConnections::HandOver,
+                // Another program takes no connections.
+                (true, false) => IdleConnections::Linger,
+                (false, _) => how,
+            };
         }
         self.quit_those(|_| true, how);
     }
 
     /// Tells some workers to quit.
-    pub(super) fn quit_those(&mut self, which: impl Fn(&WorkerChild) -> bool, how: &[u8]) {
+    pub(super) fn quit_those(
+        &mut self,
+        which: impl Fn(&WorkerChild) -> bool,
+        idle: IdleConnections,
+    ) {
         for index in 0..self.workers.len() {
             let worker = &mut self.workers[index];
             if which(worker) && !std::mem::replace(&mut worker.is_exiting, true) {
-                self.send(index, MessageKind::Quit, how, &[]);
+                self.send(index, MessageKind::Quit, idle.body(), &[]);
             }
         }
     }

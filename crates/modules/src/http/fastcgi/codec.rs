@@ -18,7 +18,7 @@ use proto::message::ResponseHead;
 
 use super::Conf;
 use crate::shared::gateway::ValueEnding;
-use crate::shared::gateway::response::content_length;
+use crate::shared::gateway::response::{content_length, warn_of_repeated};
 
 /// One request and its response.
 pub(super) struct FastcgiCodec {
@@ -178,6 +178,7 @@ impl UpstreamProtocol for FastcgiCodec {
                     if let Some(rest) = self.read_stdout(&input[at..][range])? {
                         // What follows the header in this record is content.
                         self.decoder.unread(rest);
+                        warn_of_repeated(request, &self.head);
                         self.content = content_length(request, &self.head)?;
                         if let ContentLength::Known(length) = self.content {
                             self.remaining = Some(length);

@@ -38,6 +38,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         when: |location| location.confs.get::<Conf>().pass.is_some(),
         handler: pass,
         adds_slash: true,
+        declines: false,
     }),
     variables: &[
         Variable::new(

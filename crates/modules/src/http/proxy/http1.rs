@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use bstr::{BStr, ByteSlice};
+use bstr::BStr;
 use http::Request;
 use http::http_site::ConfRef;
 use http::upstream::{
@@ -13,12 +13,12 @@ use http::upstream::{
 use proto::KnownField;
 use proto::connection::NominatedFields;
 use proto::fields::Fields;
-use proto::h1::body::{CHUNK_END, ChunkDecoder, write_chunk_start, write_last_chunk};
+use proto::h1::body::{ChunkDecoder, write_chunk, write_last_chunk};
 use proto::h1::response::{ResponseParser, ResponseProgress};
 use proto::message::{Method, ResponseFraming, ResponseHead};
 
 use super::{Conf, cookie, rules, url};
-use crate::shared::gateway::response::framing_fault;
+use crate::shared::gateway::response::{framing_fault, warn_of_repeated};
 
 /// One request and its response.
 pub(super) struct Http1Exchange {
@@ -85,20 +85,7 @@ impl Http1Exchange {
             self.parser.reset();
             return Ok(HeadProgress::Interim(used));
         }
-        // nginx's warning about fields that may occur only once.
-        for line in head.repeated() {
-            let line = line.as_bstr();
-            let (name, _) = line.split_once_str(":").unwrap_or((line, b""));
-            let previous = head.fields.get(name).unwrap_or(b"").as_bstr();
-            let name = name.as_bstr();
-            request.log_while(
-                host::error_log::LogLevel::Warn,
-                "reading response header from upstream",
-                format_args!(
-                    "upstream sent duplicate header line: \"{line}\", previous value: \"{name}: {previous}\", ignored"
-                ),
-            );
-        }
+        warn_of_repeated(request, head);
         let framing = ResponseFraming::of_response(self.method, head.status, &head.fields)
             .map_err(|bad| ProtocolFault::new(framing_fault(bad, head)))?;
         // After a 101 the connection speaks another protocol and can carry no further request.
@@ -261,12 +248,9 @@ impl UpstreamProtocol for Http1Exchange {
     }
 
     fn write_content(&mut self, piece: &[u8], out: &mut Vec<u8>) {
-        if self.chunked_request {
-            write_chunk_start(piece.len() as u64, out);
-        }
-        out.extend_from_slice(piece);
-        if self.chunked_request {
-            out.extend_from_slice(CHUNK_END);
+        match self.chunked_request {
+            true => write_chunk(piece, out),
+            false => out.extend_from_slice(piece),
         }
     }
 

@@ -48,6 +48,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         when: |location| location.confs.get::<Conf>().pass.is_some(),
         handler,
         adds_slash: true,
+        declines: false,
     }),
     group: |location| match &location.confs.get::<Conf>().pass {
         // A group behind a variable is only known per request.

@@ -16,8 +16,11 @@
 //! on.
 
 mod condition;
+mod pattern_run;
 mod replace;
 mod script;
+
+use std::sync::OnceLock;
 
 use ::http::configure;
 use ::http::module::ScriptSteps;
@@ -29,6 +32,7 @@ use conf::{
 use host::error_log::LogLevel;
 
 use self::condition::IfCondition;
+use self::pattern_run::PatternRun;
 use self::replace::RewriteRule;
 use self::script::{ForeignStep, ReturnCommand, ScriptCommand, ScriptMachine};
 
@@ -40,7 +44,12 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         (HttpPhase::ServerRewrite, rewrite_in_server),
         (HttpPhase::Rewrite, rewrite_in_location),
     ],
-    enabled: |location| !location.confs.get::<Conf>().commands.is_empty(),
+    enabled: |location| {
+        let conf = location.confs.get::<Conf>();
+        // The block is complete now, with its `if`s. No event loop should have to do this.
+        conf.runs();
+        !conf.commands.is_empty()
+    },
     ..HttpModule::EMPTY
 };
 
@@ -118,7 +127,10 @@ static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
         set: Setter::Flag(|c| &mut c.warn_uninitialized),
     },
 ])
-.inherit(|outer| Conf { commands: Vec::new(), ..*outer }, |outer| outer.commands.is_empty())
+.inherit(
+    |outer| Conf { commands: Vec::new(), runs: OnceLock::new(), ..*outer },
+    |outer| outer.commands.is_empty(),
+)
 .finish_changed_or(|level| !level.lasting::<ScriptSteps>().0.is_empty(), |conf, _, level| {
     for (index, step) in std::mem::take(&mut level.lasting::<ScriptSteps>().0) {
         conf.insert(index, ScriptCommand::Foreign(ForeignStep(step)));
@@ -133,6 +145,8 @@ const ANYWHERE: Contexts = HTTP.or(SERVER_LOCATION_IF);
 struct Conf {
     /// The commands with their positions in the block; see [`Conf::add`].
     commands: Vec<(usize, ScriptCommand)>,
+    /// Parts of `commands` in which most are passed over.
+    runs: OnceLock<Box<[PatternRun]>>,
     log: bool,
     warn_uninitialized: bool,
 }
@@ -146,9 +160,22 @@ impl Conf {
 
     /// Inserts a command by its position in the block.
     fn insert(&mut self, index: usize, command: ScriptCommand) {
+        // Most blocks have one command, and there may be many thousands of them.
+        if self.commands.is_empty() {
+            self.commands.reserve_exact(1);
+        }
         // The commands are sorted, and mostly arrive in order.
         let at = self.commands.partition_point(|(known, _)| *known < index);
         self.commands.insert(at, (index, command));
+    }
+
+    /// See [`PatternRun`].
+    fn runs(&self) -> &[PatternRun] {
+        let tests = self
+            .commands
+            .iter()
+            .map(|(_, command)| command.pattern_test());
+        self.runs.get_or_init(|| pattern_run::find_runs(tests))
     }
 }
 

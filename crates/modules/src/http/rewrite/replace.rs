@@ -2,7 +2,7 @@
 
 use ::http::{HandlerOutcome, Request};
 use bstr::{BString, ByteSlice};
-use conf::{CapturingPattern, Diagnostic, DirectiveLine, Expression};
+use conf::{CapturingPattern, Diagnostic, DirectiveLine, Expression, Regex};
 use host::error_log::LogLevel;
 use proto::uri::unescape_redirect;
 
@@ -106,6 +106,11 @@ impl RewriteRule {
             adds_args,
             after: then,
         })
+    }
+
+    /// What the path is matched with.
+    pub(super) fn regex(&self) -> &Regex {
+        &self.pattern.regex
     }
 
     /// Whether the script ends after the path was replaced.

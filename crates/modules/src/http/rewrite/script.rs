@@ -16,6 +16,7 @@ use proto::uri::{EscapeClass, escape};
 
 use super::Conf;
 use super::condition::{ConditionOutcome, FileTest, IfCondition};
+use super::pattern_run::{PatternTest, RunSubject, pass_over};
 use super::replace::{RewriteResult, RewriteRule};
 
 /// One command of a script.
@@ -48,6 +49,23 @@ pub(super) struct ForeignStep(pub(super) Arc<dyn ScriptStep>);
 impl fmt::Debug for ForeignStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Foreign")
+    }
+}
+
+impl ScriptCommand {
+    /// What it tests, if it has no effect unless a pattern matches.
+    pub(super) fn pattern_test(&self) -> Option<PatternTest<'_>> {
+        match self {
+            Self::Rewrite(rule) => Some((RunSubject::Path, rule.regex())),
+            Self::If {
+                condition: IfCondition::Matches(variable, pattern),
+                ..
+            } => {
+                let variable = variable.single_variable()?;
+                Some((RunSubject::Variable(variable), &pattern.regex))
+            }
+            _ => None,
+        }
     }
 }
 
@@ -127,8 +145,6 @@ pub(super) fn is_absolute(target: &[u8]) -> bool {
 
 /// A script in progress for one request.
 pub(super) struct ScriptMachine {
-    /// Held, since the script may wait across a reload.
-    site: Rc<HttpSite>,
     /// The block whose script is running, and the index of its next command.
     block: LocationId,
     next: usize,
@@ -163,12 +179,11 @@ impl ScriptMachine {
     /// Starts the script of the request's current location.
     pub(super) fn new(request: &Request) -> ScriptMachine {
         ScriptMachine {
-            site: Rc::clone(&request.site),
             block: request.location,
             next: 0,
             outer: None,
             quoting: CaptureEscaping::Escaped,
-            log: request.conf::<Conf>().log,
+            log: script_of(&request.site, request.location).log,
         }
     }
 
@@ -202,10 +217,15 @@ impl ScriptMachine {
 
     /// Runs commands until the script ends or has to wait.
     fn run(&mut self, request: &mut Request) -> RunProgress {
-        let site = Rc::clone(&self.site);
+        // A request keeps its configuration, so a script that waits across a reload goes on with the same one.
+        let site = Rc::clone(&request.site);
         loop {
-            let commands = &site.location(self.block).confs.get::<Conf>().commands;
-            let Some((_, command)) = commands.get(self.next) else {
+            let conf = script_of(&site, self.block);
+            // The log has a line for each command.
+            if !conf.runs().is_empty() && !self.log {
+                self.next = pass_over(conf.runs(), self.next, request);
+            }
+            let Some((_, command)) = conf.commands.get(self.next) else {
                 // The end of the script of an `if` is not the end of the whole.
                 match self.outer.take() {
                     Some((block, next)) => (self.block, self.next) = (block, next),
@@ -265,8 +285,8 @@ impl ScriptMachine {
 
     /// Continues after the condition that was tested last: in its block, or past it.
     fn take_branch(&mut self, request: &mut Request, holds: bool) {
-        let site = Rc::clone(&self.site);
-        let commands = &site.location(self.block).confs.get::<Conf>().commands;
+        let site = Rc::clone(&request.site);
+        let commands = &script_of(&site, self.block).commands;
         // The condition was the command before `next`; the script cannot have moved on while it waited.
         let Some((_, ScriptCommand::If { block, enters, .. })) = commands.get(self.next - 1) else {
             return;
@@ -294,6 +314,11 @@ impl ScriptMachine {
         self.quoting = CaptureEscaping::Plain;
         rewrite.is_last().then_some(HandlerOutcome::Declined)
     }
+}
+
+/// The script of a block.
+fn script_of(site: &HttpSite, block: LocationId) -> &Conf {
+    site.location(block).confs.get()
 }
 
 /// `break`: the rest of the script is skipped, and a path that was rewritten is served by this

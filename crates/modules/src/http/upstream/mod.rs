@@ -40,6 +40,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     main: &DIRECTIVES,
     blocks: &[&BLOCK],
     commit: |site, zones| site.main_confs.get::<UpstreamGroups>().adopt_states(zones),
+    metrics: |site, sink| site.main_confs.get::<UpstreamGroups>().tell_metrics(sink),
     start,
     stop: |_| {
         NAMES.take();

@@ -1,7 +1,8 @@
 //! Exchanges over SCGI and uwsgi. Their responses are alike: a CGI header, then content up to its
 //! announced length or the end of the connection. A connection serves one request.
 
-use bstr::BStr;
+use bstr::{BStr, ByteSlice};
+use host::error_log::LogLevel;
 use http::Request;
 use http::upstream::{
     ChunkPiece, ContentLength, ExchangePlan, ExchangeTarget, HeadProgress, NoResponse,
@@ -118,6 +119,7 @@ impl<H: CgiHead> UpstreamProtocol for CgiExchange<H> {
         else {
             return Ok(HeadProgress::Partial);
         };
+        warn_of_repeated(request, head);
         self.content = content_length(request, head)?;
         self.remaining = match self.content {
             ContentLength::Known(length) => Some(length),
@@ -177,6 +179,26 @@ pub(crate) fn framing_fault(bad: BadFraming, head: &ResponseHead) -> Vec<u8> {
     line.extend_from_slice(head.fields.get_known(name).unwrap_or_default());
     line.push(b'"');
     line
+}
+
+/// nginx's warning about fields that may occur only once: the first one counts.
+pub(crate) fn warn_of_repeated(request: &Request, head: &ResponseHead) {
+    for line in head.repeated() {
+        let line = line.as_bstr();
+        let (name, _) = line.split_once_str(":").unwrap_or((line, b""));
+        let fields = head.fields.iter();
+        let mut known = fields.filter(|(known, _)| known.eq_ignore_ascii_case(name));
+        // The first one as it was spelled.
+        let (name, previous) = known.next().unwrap_or((name, b""));
+        let (name, previous) = (name.as_bstr(), previous.as_bstr());
+        request.log_while(
+            LogLevel::Warn,
+            "reading response header from upstream",
+            format_args!(
+                "upstream sent duplicate header line: \"{line}\", previous value: \"{name}: {previous}\", ignored"
+            ),
+        );
+    }
 }
 
 /// The content length of a CGI response.

@@ -442,17 +442,29 @@ fn tickets(conf: &TlsConf, level: &mut BlockContext) -> Result<Arc<TicketKeys>, 
         // before and after a reload.
         return Ok(TicketKeys::random(seconds(conf.session_timeout)));
     }
+    let files = conf.ticket_keys.iter();
+    let contents: Result<Vec<_>, _> = files.map(|file| read(file, level)).collect();
+    let contents = contents?;
+    if let Some(keys) = level.momentary::<SharedTicketKeys>().0.get(&contents) {
+        return Ok(Arc::clone(keys));
+    }
     let mut keys = Vec::new();
-    for file in &conf.ticket_keys {
-        let content = read(file, level)?;
+    for (file, content) in conf.ticket_keys.iter().zip(&contents) {
         let name = file.path.display().to_string();
         keys.push(
-            TicketKey::from_file(&content, &name)
+            TicketKey::from_file(content, &name)
                 .map_err(|problem| problem_at(problem, file.span))?,
         );
     }
-    Ok(TicketKeys::fixed(keys))
+    let keys = TicketKeys::fixed(keys);
+    let shared = level.momentary::<SharedTicketKeys>();
+    shared.0.insert(contents, Arc::clone(&keys));
+    Ok(keys)
 }
+
+/// The keys of files by their contents: thousands of servers may name the same ones.
+#[derive(Default)]
+struct SharedTicketKeys(HashMap<Vec<Vec<u8>>, Arc<TicketKeys>>);
 
 /// Reads the CAs for client certificates, if these are requested. `ssl_trusted_certificate` and
 /// `ssl_crl` must be valid in any case, as in nginx.

@@ -1,12 +1,14 @@
 //! The rows about caching, without prefix: `proxy_cache`, `fastcgi_cache`, `proxy_cache_valid`, …
 
+use std::sync::Arc;
+
 use bstr::ByteSlice;
 use conf::directive_contexts::HTTP_SERVER_LOCATION;
 use conf::{
     Arity, BlockContext, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression,
     RepeatRule, Setter, Span, parse,
 };
-use http::cache::{CacheChoice, CacheZones, StatusHeader};
+use http::cache::{CacheChoice, CacheCondition, CacheZones, StatusHeader};
 use http::upstream::RetryReasons;
 use http::upstream::UpstreamSettings;
 use http::upstream::upstream_settings::UpstreamStore;
@@ -92,7 +94,7 @@ pub(super) static ROWS: DirectiveTable<UpstreamSettings> = DirectiveTable::new(&
         Setter::Custom(
             Arity::at_least(1),
             RepeatRule::Fresh(|c| c.cache.bypass.clear()),
-            |c, line| add(&mut c.cache.bypass, line),
+            |c, line| add_conditions(&mut c.cache.bypass, line),
         ),
     ),
     row(
@@ -103,7 +105,7 @@ pub(super) static ROWS: DirectiveTable<UpstreamSettings> = DirectiveTable::new(&
         Setter::Custom(
             Arity::at_least(1),
             RepeatRule::Fresh(|c| c.cache.no_cache.clear()),
-            |c, line| add(&mut c.cache.no_cache, line),
+            |c, line| add_conditions(&mut c.cache.no_cache, line),
         ),
     ),
     row(
@@ -385,6 +387,26 @@ fn methods(conf: &mut UpstreamSettings, line: &mut DirectiveLine) -> Result<(), 
         .enumerate()
         .filter(|(i, _)| chosen & 1 << i != 0);
     conf.cache.methods = bits.fold(0, |all, (_, (_, method))| all | method.bit());
+    Ok(())
+}
+
+/// Appends all words as conditions.
+fn add_conditions(
+    list: &mut Vec<CacheCondition>,
+    line: &mut DirectiveLine,
+) -> Result<(), Diagnostic> {
+    let place = line
+        .sources()
+        .place(line.node.name.span)
+        .unwrap_or_default();
+    // The name of the file is enough for the administrator, and reveals nothing about the machine to clients.
+    let place: Arc<str> = place.rsplit('/').next().unwrap_or_default().into();
+    for i in 0..line.args().len() {
+        list.push(CacheCondition {
+            value: line.expression(i)?,
+            place: Arc::clone(&place),
+        });
+    }
     Ok(())
 }
 

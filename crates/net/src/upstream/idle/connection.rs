@@ -36,7 +36,8 @@ impl ReuseTerms {
     }
 }
 
-/// A connection to a peer.
+/// A connection to a peer. It stays in its box for as long as it lives: each request moves it some ten times, between the
+/// pool, the try and the exchange.
 pub struct PeerConnection {
     /// The connection itself.
     pub stream: Transport,
@@ -49,14 +50,14 @@ pub struct PeerConnection {
 
 impl PeerConnection {
     /// A connection that was just opened for its first request. `reuse` says which requests can use it later.
-    pub fn new(stream: Transport, reuse: ReuseTerms) -> PeerConnection {
-        PeerConnection {
+    pub fn new(stream: Transport, reuse: ReuseTerms) -> Box<PeerConnection> {
+        Box::new(PeerConnection {
             stream,
             carried: None,
             reuse,
             since: rt::now(),
             requests: 1,
-        }
+        })
     }
 
     /// How many requests it has carried, the present one included.
@@ -100,13 +101,13 @@ impl HandedOverConnection {
     }
 
     /// Registers the connection with the calling loop. `None` if that fails.
-    pub(super) fn into_connection(self) -> Option<PeerConnection> {
-        Some(PeerConnection {
+    pub(super) fn into_connection(self) -> Option<Box<PeerConnection>> {
+        Some(Box::new(PeerConnection {
             stream: Transport::from_parts(self.parts).ok()?,
             carried: self.carried,
             reuse: self.reuse,
             since: self.since,
             requests: self.requests,
-        })
+        }))
     }
 }

@@ -73,7 +73,7 @@ impl IdlePool {
         self: &Arc<Self>,
         peer: &Arc<UpstreamPeer>,
         reuse: ReuseTerms,
-    ) -> Option<PeerConnection> {
+    ) -> Option<Box<PeerConnection>> {
         let in_use = usize::try_from(peer.load.connections.get()).unwrap_or(0);
         loop {
             // Its own statement, so that the lock is released before the wait below.
@@ -104,15 +104,15 @@ impl IdlePool {
     pub(crate) fn keep_connection(
         self: &Arc<Self>,
         peer: &UpstreamPeer,
-        connection: PeerConnection,
+        connection: Box<PeerConnection>,
     ) {
         let now = rt::now();
         let mut pool = self.pool();
         let Some(settings) = pool.settings else {
             return;
         };
-        let old = connection.requests >= settings.requests
-            || now.saturating_duration_since(connection.since) > settings.time;
+        let end = connection.since.checked_add(settings.time);
+        let old = connection.requests >= settings.requests || end.is_some_and(|end| now > end);
         let useless = old || pool.most == 0 || parked::is_ending();
         // The check of the socket comes last: it may cost a system call.
         if useless || !connection.stream.is_quiet() {
@@ -148,7 +148,7 @@ impl IdlePool {
         peer: &Arc<UpstreamPeer>,
         found: &RemovedEntry,
         home: rt::LoopHandle,
-    ) -> Result<Option<PeerConnection>, HandOverTimeout> {
+    ) -> Result<Option<Box<PeerConnection>>, HandOverTimeout> {
         let (sender, receiver) = remote_oneshot::channel::<HandedOverConnection>();
         let (place, key) = (found.place, (self.id, found.number));
         let (idle, peer) = (Arc::clone(self), Arc::clone(peer));
@@ -157,7 +157,7 @@ impl IdlePool {
                 return;
             };
             // The request has stopped waiting. The connection is as good as before and is kept for the next one.
-            if let Err(back) = sender.send(HandedOverConnection::from(connection))
+            if let Err(back) = sender.send(HandedOverConnection::from(*connection))
                 && let Some(connection) = back.into_connection()
             {
                 idle.keep_connection(&peer, connection);

@@ -19,7 +19,7 @@ pub(super) type ParkedKey = (u64, u64);
 /// A place for a connection, free or taken.
 struct ParkedSlot {
     key: ParkedKey,
-    connection: Option<PeerConnection>,
+    connection: Option<Box<PeerConnection>>,
     expires: Instant,
     /// Stays when the connection is taken: the next one here is mostly of the same pool, and a new weak reference
     /// costs an atomic operation.
@@ -49,7 +49,7 @@ pub(super) fn is_ending() -> bool {
 /// pool.
 pub(super) fn park(
     key: ParkedKey,
-    connection: PeerConnection,
+    connection: Box<PeerConnection>,
     expires: Instant,
     entry: EntryId,
     pool: impl FnOnce() -> Weak<IdlePool>,
@@ -82,7 +82,7 @@ pub(super) fn park(
 }
 
 /// Takes a connection, if it is still there: it may have expired, or another loop may have had it.
-pub(super) fn unpark(index: ParkedIndex, key: ParkedKey) -> Option<PeerConnection> {
+pub(super) fn unpark(index: ParkedIndex, key: ParkedKey) -> Option<Box<PeerConnection>> {
     PARKED.with_borrow_mut(|parked| {
         let slot = parked.slots.get_mut(index.0 as usize)?;
         if slot.key != key {
@@ -126,12 +126,12 @@ async fn sweep() {
     }
 }
 
+/// A connection that is closed, and its entry in its pool.
+type ClosedConnection = (Box<PeerConnection>, Weak<IdlePool>, EntryId);
+
 impl ParkedConnections {
     /// Takes out the connections that can no longer be used; the flag says that none is left.
-    fn take_over_ones(
-        &mut self,
-        now: Instant,
-    ) -> (Vec<(PeerConnection, Weak<IdlePool>, EntryId)>, bool) {
+    fn take_over_ones(&mut self, now: Instant) -> (Vec<ClosedConnection>, bool) {
         let mut closed = Vec::new();
         for (index, slot) in (0..).zip(&mut self.slots) {
             if slot.is_over(now)

@@ -4,6 +4,10 @@
 //! made from these rows. The parsers in [`crate::cli`] decide what an option does; a test checks that
 //! they accept every row.
 
+mod replacing_nginx;
+
+pub(crate) use replacing_nginx::{SHADOW, TAKEOVER, UNIT};
+
 /// A command, such as `weir serve`.
 pub(crate) struct CommandRow {
     pub(crate) name: &'static str,
@@ -186,10 +190,14 @@ pub(crate) const COMMANDS: &[CommandRow] = &[
     INIT,
     CHECK,
     UPGRADE,
+    SHADOW,
+    TAKEOVER,
+    UNIT,
     CACHE,
     HELP,
     COMPLETIONS,
     VERSION,
+    ENTRYPOINT,
     REFERENCE,
 ];
 
@@ -243,6 +251,11 @@ HTTP/2. Requests are logged to standard output. Nothing is written to the direct
             "follow",
             "follow symbolic links that lead out of DIR (default: 403)",
         ),
+        flag(
+            "metrics",
+            "show metrics for Prometheus at http://127.0.0.1:9145/metrics; with --metrics=ADDRESS \
+             or --metrics=PORT elsewhere",
+        ),
     ],
     notes: "",
     arguments: &[ValueKind::Directory],
@@ -272,6 +285,11 @@ weir proxy 3000.
                  and the chain against the system's CAs, or SSL_CERT_FILE)",
             )
         },
+        flag(
+            "metrics",
+            "show metrics for Prometheus at http://127.0.0.1:9145/metrics; with --metrics=ADDRESS \
+             or --metrics=PORT elsewhere",
+        ),
     ],
     notes: "",
     arguments: &[ValueKind::Free],
@@ -426,6 +444,18 @@ const VERSION: CommandRow = CommandRow {
     options: &[],
     notes: "",
     arguments: &[],
+};
+
+/// `weir entrypoint`, for container images.
+const ENTRYPOINT: CommandRow = CommandRow {
+    name: "entrypoint",
+    usage: &["entrypoint COMMAND [ARG ...]"],
+    synopsis: "entrypoint COMMAND",
+    summary: "",
+    about: "Runs the scripts of /docker-entrypoint.d, fills in templates, and becomes COMMAND.\n",
+    options: &[],
+    notes: "",
+    arguments: &[ValueKind::Free],
 };
 
 /// `weir reference`, for those who work on Weir.

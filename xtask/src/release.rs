@@ -1,0 +1,344 @@
+//! `cargo xtask release`: all that is handed out, in `target/release-out`.
+//!
+//! ```text
+//! weir-VERSION-linux-ARCH.tar.gz     the program with an installer, for any distribution with a C library that is new enough
+//! weir-VERSION-linux-ARCH.debug      its debug symbols
+//! weir-VERSION-1.ARCH.rpm            for Fedora, RHEL and their relatives
+//! weir*_VERSION_ARCH.deb             for Debian, by `cargo xtask deb`
+//! weir-VERSION-oci.tar               the container images, by `cargo xtask image`
+//! weir-VERSION.cdx.json              what is in the binary (CycloneDX)
+//! RELEASE-NOTE.md                    the version's section of CHANGELOG.md
+//! SHA256SUMS, SHA256SUMS.minisig     of all files above, and the signature of that list
+//! ```
+//!
+//! It takes long, so that CI does not run it; CI makes the parts from the binary of the tests.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use xtask::flags::Flags;
+use xtask::{Outcome, shell};
+
+use crate::image::{source_date, write};
+use crate::{deb, dist, image, supply};
+
+const PACK: Duration = Duration::from_secs(600);
+/// What is made of this repository, and what of the binary.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// `cargo xtask release [--binary PATH] [--key FILE] [--no-image]`.
+pub(crate) fn run(flags: &mut Flags) -> Outcome {
+    let given: PathBuf = flags.value("--binary", PathBuf::new())?;
+    let key: PathBuf = flags.value("--key", PathBuf::new())?;
+    let no_image = flags.has("--no-image");
+    flags.finish()?;
+    let out = shell::target().join("release-out");
+    let _ = fs::remove_dir_all(&out);
+    fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+    let out = std::path::absolute(out).map_err(|error| error.to_string())?;
+    let is_given = !given.as_os_str().is_empty();
+    let binary = match is_given {
+        true => given,
+        false => dist::binary(&dist::DistBuild::here(None)?)?,
+    };
+    let machine = machine(&binary)?;
+    let name = format!("weir-{VERSION}-linux-{machine}");
+    let symbols = binary.with_extension("debug");
+    if !is_given {
+        copy(&symbols, &out.join(format!("{name}.debug")))?;
+    }
+    let epoch = source_date()?;
+    supply::write_bill(
+        &out.join(format!("weir-{VERSION}.cdx.json")),
+        &moment(epoch)?,
+    )?;
+    write(&out.join("RELEASE-NOTE.md"), note()?.as_bytes())?;
+    tarball(&out, &name, &binary, epoch)?;
+    rpm(&out, machine, &binary, epoch)?;
+    debs(&out, &binary, is_given)?;
+    if !no_image {
+        images(&out, &binary, epoch, is_given)?;
+    }
+    sums(&out)?;
+    if !key.as_os_str().is_empty() {
+        sign(&out, &key)?;
+    }
+    let list = fs::read_to_string(out.join("SHA256SUMS")).map_err(|error| error.to_string())?;
+    println!("\n{}:\n{list}", out.display());
+    Ok(())
+}
+
+/// The architecture of a binary as `uname -m` says it.
+fn machine(binary: &Path) -> Result<&'static str, String> {
+    Ok(match image::architecture(binary)? {
+        "arm64" => "aarch64",
+        _ => "x86_64",
+    })
+}
+
+/// Seconds as a moment in UTC.
+fn moment(epoch: u64) -> Result<String, String> {
+    let mut date = Command::new("date");
+    date.args(["-u", "+%Y-%m-%dT%H:%M:%SZ"])
+        .arg(format!("-d@{epoch}"));
+    Ok(shell::output(&mut date, PACK)?.trim().to_owned())
+}
+
+/// The section of this version; before the first release the one that collects what comes.
+fn note() -> Result<String, String> {
+    let text = fs::read_to_string("CHANGELOG.md").map_err(|error| error.to_string())?;
+    section(&text, &format!("[{VERSION}]"))
+        .or_else(|| section(&text, "[Unreleased]"))
+        .map(|section| format!("# Weir {VERSION}\n\n{section}\n"))
+        .ok_or_else(|| format!("CHANGELOG.md has no section for {VERSION}"))
+}
+
+/// What stands below a heading of the second level, up to the next one.
+fn section(text: &str, heading: &str) -> Option<String> {
+    let mut lines = text.lines();
+    lines.find(|line| {
+        line.strip_prefix("## ")
+            .is_some_and(|title| title.starts_with(heading))
+    })?;
+    let body: Vec<&str> = lines.take_while(|line| !line.starts_with("## ")).collect();
+    Some(body.join("\n").trim().to_owned())
+}
+
+/// The program's own files: completions, and the manual page.
+fn program_files(binary: &Path) -> Result<[(&'static str, String); 4], String> {
+    let completions =
+        |shell_name| shell::output(Command::new(binary).args(["completions", shell_name]), PACK);
+    let page = fs::read_to_string("packaging/man/weir.8").map_err(|error| error.to_string())?;
+    let page = page.replace("@VERSION@", VERSION).replace("@DATE@", "");
+    Ok([
+        ("man", page),
+        ("bash", completions("bash")?),
+        ("zsh", completions("zsh")?),
+        ("fish", completions("fish")?),
+    ])
+}
+
+/// The tarball, whose only folder has its name.
+fn tarball(out: &Path, name: &str, binary: &Path, epoch: u64) -> Outcome {
+    let tree = out.join(name);
+    for (from, to) in [
+        ("packaging/tarball/install.sh", "install.sh"),
+        ("packaging/systemd/weir.service", "weir.service"),
+        ("packaging/etc/weir.conf", "etc/weir.conf"),
+        ("packaging/etc/sysusers.conf", "etc/sysusers.conf"),
+        ("packaging/etc/tmpfiles.conf", "etc/tmpfiles.conf"),
+        ("packaging/etc/index.html", "etc/index.html"),
+        ("examples/mime.types", "etc/mime.types"),
+        ("README.md", "README.md"),
+        ("CHANGELOG.md", "CHANGELOG.md"),
+        ("LICENSE", "LICENSE"),
+        ("LICENSE-APACHE", "LICENSE-APACHE"),
+        ("LICENSE-MIT", "LICENSE-MIT"),
+    ] {
+        copy(Path::new(from), &tree.join(to))?;
+    }
+    copy(binary, &tree.join("weir"))?;
+    for (kind, text) in program_files(binary)? {
+        let place = match kind {
+            "man" => "man/weir.8",
+            "bash" => "completions/weir.bash",
+            "zsh" => "completions/_weir",
+            _ => "completions/weir.fish",
+        };
+        write(&tree.join(place), text.as_bytes())?;
+    }
+    for program in ["weir", "install.sh"] {
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(tree.join(program), mode).map_err(|error| error.to_string())?;
+    }
+    pack(&tree, &out.join(format!("{name}.tar")), epoch)?;
+    let tar = out.join(format!("{name}.tar"));
+    shell::output(Command::new("gzip").arg("-9n").arg(&tar), PACK)?;
+    fs::remove_dir_all(&tree).map_err(|error| error.to_string())
+}
+
+/// A tar file of a folder, with the same bytes for the same files.
+fn pack(tree: &Path, tar: &Path, epoch: u64) -> Outcome {
+    let folder = tree.parent().ok_or("a tree without a folder")?;
+    let name = tree.file_name().ok_or("a tree without a name")?;
+    let mut command = Command::new("tar");
+    command
+        .args(["--create", "--sort=name", "--format=gnu", "--numeric-owner"])
+        .args(["--owner=root:0", "--group=root:0", "--mode=u=rwX,go=rX"])
+        .arg(format!("--mtime=@{epoch}"))
+        .arg("--file")
+        .arg(tar)
+        .arg("--directory")
+        .arg(folder);
+    shell::output(command.arg(name), PACK).map(|_| ())
+}
+
+/// Files of the project in the rpm, and their places.
+const RPM_FILES: &[(&str, &str)] = &[
+    ("packaging/etc/weir.conf", "etc/weir/weir.conf"),
+    ("examples/mime.types", "etc/weir/mime.types"),
+    ("packaging/etc/logrotate", "etc/logrotate.d/weir"),
+    (
+        "packaging/etc/sysusers.conf",
+        "usr/lib/sysusers.d/weir.conf",
+    ),
+    (
+        "packaging/etc/tmpfiles.conf",
+        "usr/lib/tmpfiles.d/weir.conf",
+    ),
+    ("packaging/etc/index.html", "usr/share/weir/site/index.html"),
+    (
+        "packaging/systemd/weir.service",
+        "usr/lib/systemd/system/weir.service",
+    ),
+    ("README.md", "usr/share/doc/weir/README.md"),
+    ("LICENSE-APACHE", "usr/share/doc/weir/LICENSE-APACHE"),
+    ("LICENSE-MIT", "usr/share/doc/weir/LICENSE-MIT"),
+];
+
+/// The package for rpm, by its own tool, from a tree that is complete.
+fn rpm(out: &Path, machine: &str, binary: &Path, epoch: u64) -> Outcome {
+    if !shell::is_installed("rpmbuild") {
+        println!("no rpm: rpmbuild is not installed (package rpm)");
+        return Ok(());
+    }
+    let work = out.join("rpm");
+    let tree = work.join("tree");
+    fill_rpm_tree(&tree, binary)?;
+    let spec = fs::read_to_string("packaging/rpm/weir.spec").map_err(|error| error.to_string())?;
+    let spec = spec
+        .replace("@VERSION@", VERSION)
+        .replace("@LICENCE@", env!("CARGO_PKG_LICENSE"))
+        .replace("@HOMEPAGE@", env!("CARGO_PKG_REPOSITORY"))
+        .replace("@TREE@", &tree.display().to_string());
+    write(&work.join("weir.spec"), spec.as_bytes())?;
+    let mut build = Command::new("rpmbuild");
+    build
+        .env("SOURCE_DATE_EPOCH", epoch.to_string())
+        .args(["-bb", "--quiet", "--target", &format!("{machine}-linux")])
+        .arg("--define")
+        .arg(format!("_topdir {}", work.join("build").display()))
+        .arg("--define")
+        .arg(format!("_rpmdir {}", out.display()))
+        .args([
+            "--define",
+            "_rpmfilename %{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm",
+        ])
+        .arg(work.join("weir.spec"));
+    shell::output(&mut build, PACK)?;
+    fs::remove_dir_all(&work).map_err(|error| error.to_string())
+}
+
+/// What the rpm has, in its places, with the modes that it has there.
+fn fill_rpm_tree(tree: &Path, binary: &Path) -> Outcome {
+    for (from, to) in RPM_FILES {
+        copy(Path::new(from), &tree.join(to))?;
+    }
+    copy(binary, &tree.join("usr/sbin/weir"))?;
+    fs::create_dir_all(tree.join("etc/weir/conf.d")).map_err(|error| error.to_string())?;
+    for (kind, text) in program_files(binary)? {
+        let place = match kind {
+            "man" => "usr/share/man/man8/weir.8",
+            "bash" => "usr/share/bash-completion/completions/weir",
+            "zsh" => "usr/share/zsh/site-functions/_weir",
+            _ => "usr/share/fish/vendor_completions.d/weir.fish",
+        };
+        write(&tree.join(place), text.as_bytes())?;
+    }
+    let page = tree.join("usr/share/man/man8/weir.8");
+    shell::output(Command::new("gzip").arg("-9n").arg(page), PACK)?;
+    // The builder's umask must not affect the package.
+    shell::output(
+        Command::new("chmod").arg("-R").arg("u=rwX,go=rX").arg(tree),
+        PACK,
+    )?;
+    let program = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(tree.join("usr/sbin/weir"), program).map_err(|error| error.to_string())
+}
+
+fn debs(out: &Path, binary: &Path, quick: bool) -> Outcome {
+    if !shell::is_installed("dpkg-deb") {
+        println!("no Debian packages: dpkg-deb is not installed");
+        return Ok(());
+    }
+    let mut flags = vec!["--binary".to_owned(), binary.display().to_string()];
+    flags.extend(quick.then(|| "--uncompressed".to_owned()));
+    deb::run(&mut Flags::new(flags.into_iter()))?;
+    for entry in fs::read_dir(shell::target().join("deb"))
+        .map_err(|error| error.to_string())?
+        .flatten()
+    {
+        let path = entry.path();
+        let name = path.file_name().unwrap_or_default().to_owned();
+        if path.extension().is_some_and(|kind| kind == "deb") {
+            copy(&path, &out.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+fn images(out: &Path, binary: &Path, epoch: u64, only_slim: bool) -> Outcome {
+    let mut flags = vec!["--binary".to_owned(), binary.display().to_string()];
+    flags.extend(only_slim.then(|| "--slim".to_owned()));
+    image::run(&mut Flags::new(flags.into_iter()))?;
+    let layout = shell::target().join("image/oci");
+    pack(&layout, &out.join(format!("weir-{VERSION}-oci.tar")), epoch)
+}
+
+/// The list of sums, in the form that `sha256sum --check` reads.
+fn sums(out: &Path) -> Outcome {
+    let entries = fs::read_dir(out)
+        .map_err(|error| error.to_string())?
+        .flatten();
+    let mut names: Vec<String> = entries
+        .filter(|entry| entry.path().is_file())
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort_unstable();
+    let mut text = String::new();
+    for name in names {
+        text.push_str(&format!("{}  {name}\n", dist::sha256(&out.join(&name))?));
+    }
+    write(&out.join("SHA256SUMS"), text.as_bytes())
+}
+
+/// The signature, which asks for the key's password on the terminal.
+fn sign(out: &Path, key: &Path) -> Outcome {
+    let mut sign = Command::new("minisign");
+    sign.args(["-S", "-s"])
+        .arg(key)
+        .arg("-m")
+        .arg(out.join("SHA256SUMS"))
+        .args(["-t", &format!("weir {VERSION}")]);
+    let status = sign
+        .status()
+        .map_err(|error| format!("minisign: {error}"))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err("minisign has not signed".to_owned()),
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> Outcome {
+    let content = fs::read(from).map_err(|error| format!("{}: {error}", from.display()))?;
+    write(to, &content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_is_cut_out() {
+        let text = "# Changes\n\n## [Unreleased]\n\n- new\n\n### More\n- x\n\n## [0.1.0] - 2026-01-01\n- old\n";
+        assert_eq!(
+            section(text, "[Unreleased]").as_deref(),
+            Some("- new\n\n### More\n- x")
+        );
+        assert_eq!(section(text, "[0.1.0]").as_deref(), Some("- old"));
+        assert_eq!(section(text, "[0.2.0]"), None);
+    }
+}
