@@ -79,11 +79,17 @@ static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
 /// The valid referers of a location.
 #[derive(Clone, Debug, Default)]
 struct Conf {
+    /// `none`: a request without a `Referer` is valid.
     none: bool,
+    /// `blocked`: so is a value without a scheme, which is what firewalls leave of one.
     blocked: bool,
+    /// `server_names`: so are the names of the server itself.
     server_names: bool,
+    /// Names with and without wildcards.
     names: RefererNames,
+    /// Regular expressions, in the order of the configuration.
     regexes: Vec<Regex>,
+    /// Which of `regexes` can match at all.
     filter: PatternFilter,
 }
 

@@ -191,36 +191,53 @@ pub(super) static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new
     ),
 ]);
 
+/// How a server's sessions reach the server behind it; each field is the directive of its name, from the rows above.
 #[derive(Clone, Default)]
 pub(super) struct Conf {
+    /// `None` if the sessions end in another handler, such as `return`.
     pub(super) pass: Option<StreamPass>,
     pub(super) bind: Option<BindAddress>,
     pub(super) socket_keepalive: bool,
+    /// In bytes; 0 leaves it to the kernel.
     pub(super) socket_rcvbuf: u64,
+    /// In bytes; 0 leaves it to the kernel.
     pub(super) socket_sndbuf: u64,
     pub(super) connect_timeout: Duration,
+    /// Between two reads or writes of a session, in whichever direction.
     pub(super) timeout: Duration,
+    /// In bytes, for each direction.
     pub(super) buffer_size: u64,
+    /// In bytes per second; 0 or empty is no limit.
     pub(super) upload_rate: Expression,
+    /// In bytes per second; 0 or empty is no limit.
     pub(super) download_rate: Expression,
+    /// Datagrams of a client in one session; 0 is no limit.
     pub(super) requests: i64,
+    /// Datagrams that answer one of the client's. Unlike 0, `None` means that it is not known how many.
     pub(super) responses: Option<u64>,
     pub(super) next_upstream: bool,
+    /// 0 is no limit.
     pub(super) next_upstream_tries: i64,
+    /// 0 is no limit.
     pub(super) next_upstream_timeout: Duration,
     pub(super) proxy_protocol: ProxyProtocolHeader,
     pub(super) half_close: bool,
 }
 
+/// Where a session goes.
 #[derive(Clone)]
 pub(super) enum StreamPass {
+    /// A name without variables: an `upstream`, or the addresses of a host, known before the first session.
     Group(Arc<UpstreamGroup>),
+    /// Evaluated for each session.
     Text(Expression),
 }
 
+/// `proxy_bind`.
 #[derive(Clone)]
 pub(super) struct BindAddress {
     pub(super) address: Expression,
+    /// The address need not be one of this machine's (`IP_TRANSPARENT`).
     pub(super) transparent: bool,
 }
 
@@ -233,6 +250,7 @@ pub(super) enum ProxyProtocolHeader {
     V2,
 }
 
+/// Reads `proxy_pass`. A group is looked up now, so that a name that cannot be resolved is an error at `-t`.
 fn proxy_pass(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     if Expression::has_variables(line.text(0)) {
         conf.pass = Some(StreamPass::Text(line.expression(0)?));
@@ -254,6 +272,7 @@ fn proxy_pass(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnosti
     Ok(())
 }
 
+/// Reads the names that `proxy_buffer_size` had before; they still work in nginx, too.
 fn buffer_size(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     conf.buffer_size = line.size(0)?;
     line.warn(format!(
@@ -263,6 +282,7 @@ fn buffer_size(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnost
     Ok(())
 }
 
+/// Reads `proxy_bind`.
 fn bind(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     if line.args().len() == 1 && line.text(0) == "off" {
         conf.bind = None;
