@@ -5,6 +5,7 @@ mod address;
 mod connect;
 mod listener;
 mod pipe;
+pub mod reuse_port;
 mod stream;
 mod tcp_info;
 mod udp;
