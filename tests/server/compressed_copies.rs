@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use flate2::read::GzDecoder;
-use weir_tests::{Http2, Reply, Server, Site, http, is_oracle, skip_on_oracle, until};
+use weir_tests::{Http2, Reply, Server, Signal, Site, http, is_oracle, skip_on_oracle, until};
 
 use crate::cache_fills::{Origin, say};
 
@@ -29,6 +29,18 @@ fn page(name: &str, length: usize) -> String {
         }
     }
     text
+}
+
+/// Text of this length that hardly packs.
+fn noise(seed: u64, length: usize) -> String {
+    let mut number = seed;
+    let signs = (0..length).map(|_| {
+        number = number
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        char::from(b' ' + (number >> 57) as u8 % 94)
+    });
+    signs.collect()
 }
 
 fn unpacked(reply: &Reply) -> String {
@@ -51,8 +63,12 @@ fn site(outer: &str, directives: &str) -> Site {
         true => "",
         false => "location = /status { weir_status json; }",
     };
+    let level = match outer.contains("gzip_comp_level") {
+        true => "",
+        false => "gzip_comp_level 6;",
+    };
     let conf = format!(
-        "types {{ text/html html; text/plain txt; }} gzip_comp_level 6; {outer}
+        "types {{ text/html html; text/plain txt; }} {level} {outer}
          server {{ listen 127.0.0.1:%%PORT%%; gzip on; gzip_vary on; {directives} {status} }}"
     );
     http(&conf).main("worker_processes 2;")
@@ -422,8 +438,7 @@ fn a_full_memory_only_means_to_compress_again() {
     }
     let mut site = site("compressed_copies_memory 100k; gzip_comp_level 1;", "");
     for at in 0..12 {
-        let text = page(&format!("page {at}"), 20_000);
-        site = site.file(&format!("html/{at}.html"), text);
+        site = site.file(&format!("html/{at}.html"), noise(at, 20_000));
     }
     let large = page("large", 30_000);
     let server = site.file("html/large.html", &large).start();
@@ -431,7 +446,7 @@ fn a_full_memory_only_means_to_compress_again() {
     for _ in 0..20 {
         for at in 0..12 {
             let reply = get(&server, &format!("/{at}.html"));
-            assert!(unpacked(&reply) == page(&format!("page {at}"), 20_000));
+            assert!(unpacked(&reply) == noise(at, 20_000));
         }
         assert!(count(&server, "bytes") <= 100 * 1024);
     }
@@ -449,17 +464,11 @@ fn slow_clients_keep_their_copies_counted() {
         return;
     }
     // It hardly packs, so that sockets do not take it all.
-    let mut number = 1_u64;
-    let mut noise = || {
-        number = number
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        char::from(b'a' + (number >> 59) as u8 % 26)
-    };
-    let texts: Vec<String> = (0..6)
-        .map(|_| (0..4_000_000).map(|_| noise()).collect())
-        .collect();
-    let mut site = site("compressed_copies_memory 17m; gzip_comp_level 1;", "");
+    let texts: Vec<String> = (0..6).map(|at| noise(at, 4_000_000)).collect();
+    let mut site = site(
+        "compressed_copies_memory 17m; gzip_comp_level 1; send_timeout 1h;",
+        "",
+    );
     for (at, text) in texts.iter().enumerate() {
         site = site.file(&format!("html/{at}.html"), text);
     }
@@ -635,6 +644,7 @@ fn a_cache_keeps_copies_beside_its_objects() {
     assert!(stored.is_some());
     // Another size begins without copies in memory.
     server.reconfigure(&conf("9m"));
+    server.signal(Signal::HUP);
     let reply = until(|| (count(&server, "max_bytes") == 9 << 20).then(|| get(&server, "/page")));
     assert_eq!(reply.expect("it is reloaded").body, first.body);
     assert_eq!((count(&server, "made"), count(&server, "loaded")), (0, 1));
