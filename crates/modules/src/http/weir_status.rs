@@ -15,6 +15,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use crate::shared::compressed_copies::CompressedCopies;
 use crate::shared::observation::slowest::SlowRequest;
 use crate::shared::observation::{self, Observation};
 use conf::{Arity, Directive, DirectiveTable, RepeatRule, SERVER_LOCATION, Setter};
@@ -107,9 +108,14 @@ fn group_part(format: StatusFormat, caches: &[Arc<CacheZone>], zones: &ZoneRegis
     match format {
         StatusFormat::Text => {
             let slowest = Observation::of(zones).slowest.list();
-            text(&loops, &pools) + &cache_text(caches) + &slowest_text(&slowest)
+            text(&loops, &pools)
+                + &cache_text(caches)
+                + &copies_text(zones)
+                + &slowest_text(&slowest)
         }
-        StatusFormat::Json => json_lists(zones.group().place(), &loops, &pools, caches).join("\n"),
+        StatusFormat::Json => {
+            json_lists(zones.group().place(), &loops, &pools, caches, zones).join("\n")
+        }
     }
 }
 
@@ -154,7 +160,7 @@ fn groups_text(parts: &[(usize, Option<String>)]) -> String {
 
 /// The lists of the groups, joined. A group that does not answer is in none of them.
 fn groups_json(parts: &[(usize, Option<String>)]) -> String {
-    let joined = [0, 1, 2].map(|list| {
+    let joined = [0, 1, 2, 3].map(|list| {
         let lists = parts.iter().filter_map(|(_, part)| {
             let list = part.as_ref()?.split('\n').nth(list)?;
             Some(list).filter(|list| !list.is_empty())
@@ -166,22 +172,29 @@ fn groups_json(parts: &[(usize, Option<String>)]) -> String {
     json_object(&joined, &groups)
 }
 
-/// The JSON object of lists of loops, pools and caches.
-fn json_object([loops, pools, caches]: &[String; 3], more: &str) -> String {
-    format!("{{\"loops\":[{loops}],\"pools\":[{pools}],\"caches\":[{caches}]{more}}}\n")
+/// The JSON object of lists of loops, pools, caches and compressed copies.
+fn json_object([loops, pools, caches, copies]: &[String; 4], more: &str) -> String {
+    format!(
+        "{{\"loops\":[{loops}],\"pools\":[{pools}],\"caches\":[{caches}],\"compressed_copies\":[{copies}]{more}}}\n"
+    )
 }
 
-/// The elements of the lists of loops, pools and caches. With several groups each says which it belongs to.
+/// The elements of the lists of loops, pools, caches and compressed copies. With several groups each says which it belongs to.
 fn json_lists(
     group: WorkerGroup,
     loops: &[LoopStatus],
     pools: &[PoolHandle],
     caches: &[Arc<CacheZone>],
-) -> [String; 3] {
-    let lists: [Vec<String>; 3] = [
+    zones: &ZoneRegistry,
+) -> [String; 4] {
+    let lists: [Vec<String>; 4] = [
         loops.iter().map(loop_json).collect(),
         pools.iter().map(pool_json).collect(),
         caches.iter().map(|cache| cache_json(cache)).collect(),
+        CompressedCopies::of(zones)
+            .iter()
+            .map(|all| copies_json(all))
+            .collect(),
     ];
     lists.map(|list| match group.count {
         1 => list.join(","),
@@ -228,7 +241,11 @@ fn page(request: &mut Request) -> HandlerStep<'_> {
         StatusFormat::Text => group_part(format, &caches, &engine.zones),
         StatusFormat::Json => {
             let (loops, pools) = (loops(&engine.zones), rt::pool::all());
-            json(&loops, &pools, &caches)
+            let alone = WorkerGroup::ALONE;
+            json_object(
+                &json_lists(alone, &loops, &pools, &caches, &engine.zones),
+                "",
+            )
         }
     };
     respond(request, format, page).into()
@@ -436,10 +453,36 @@ fn used_buckets(buckets: &[u64]) -> usize {
         .map_or(0, |last| last + 1)
 }
 
-/// The whole state as JSON, written by hand: it is flat, and the only free texts are names and
-/// paths.
-fn json(loops: &[LoopStatus], pools: &[PoolHandle], caches: &[Arc<CacheZone>]) -> String {
-    json_object(&json_lists(WorkerGroup::ALONE, loops, pools, caches), "")
+/// The compressed copies as a line of numbers; empty without memory for them.
+fn copies_text(zones: &ZoneRegistry) -> String {
+    let Some(copies) = CompressedCopies::of(zones) else {
+        return String::new();
+    };
+    let totals = copies.totals();
+    let mut out = format!(
+        "\ncompressed copies: {} with {} of {} bytes, {} being made\n ",
+        totals.copies, totals.held, totals.limit, totals.fills
+    );
+    for (name, value) in copies.counters.all() {
+        let _ = write!(out, " {name} {value}");
+    }
+    out.push('\n');
+    out
+}
+
+/// The compressed copies as JSON, written by hand as everything here: it is flat, and the only free texts of the page are
+/// names and paths.
+fn copies_json(copies: &CompressedCopies) -> String {
+    let totals = copies.totals();
+    let mut out = format!(
+        "{{\"copies\":{},\"bytes\":{},\"max_bytes\":{},\"fills\":{}",
+        totals.copies, totals.held, totals.limit, totals.fills
+    );
+    for (name, value) in copies.counters.all() {
+        let _ = write!(out, ",\"{name}\":{value}");
+    }
+    out.push('}');
+    out
 }
 
 /// The slowest requests, with their ledgers; empty if there were none.
