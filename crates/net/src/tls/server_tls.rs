@@ -20,6 +20,8 @@ pub struct ServerTls {
     pub settings: Option<ServerSettings>,
     /// The settings with HTTP/2 in ALPN.
     pub http2: Option<ServerSettings>,
+    /// The settings for QUIC; `None` if neither of its protocols is on.
+    pub quic: Option<ServerSettings>,
     /// Handshakes for this server are refused (`ssl_reject_handshake`).
     pub rejects: bool,
     /// Whether clients need a certificate.

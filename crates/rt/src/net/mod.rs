@@ -3,6 +3,7 @@
 
 mod address;
 mod connect;
+mod datagrams;
 mod listener;
 mod pipe;
 mod stream;
@@ -11,6 +12,7 @@ mod udp;
 
 pub use address::{SocketAddress, UnixPath};
 pub use connect::ConnectOptions;
+pub use datagrams::{DatagramBuffers, DatagramSocket, OutgoingDatagrams, ReceivedDatagram};
 pub use listener::SocketListener;
 pub use pipe::SplicePipe;
 pub use stream::{DetachedSocket, SocketOption, StreamSocket, VECTORS};
