@@ -48,6 +48,7 @@ pub mod mime_types;
 pub mod module;
 pub mod phase;
 pub mod process_request;
+mod quic;
 mod received_head;
 pub mod request;
 mod request_body;

@@ -10,6 +10,7 @@
 //! a program in the kernel that cannot decrypt: the number of the loop's socket among those of its address, plus a keyed
 //! function of the byte behind it.
 
+use std::fmt;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -39,6 +40,13 @@ static COMMON: Mutex<Option<[u8; 32]>> = Mutex::new(None);
 /// What ids, tokens and stateless resets are derived from. They are good for all who have the same.
 #[derive(Clone, PartialEq, Eq)]
 pub struct QuicSecret([u8; 32]);
+
+/// Nothing of it may reach a log.
+impl fmt::Debug for QuicSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuicSecret").finish_non_exhaustive()
+    }
+}
 
 impl QuicSecret {
     /// From the content of a file (`quic_host_key`).

@@ -18,7 +18,7 @@ use quinn_proto::{
     EndpointEvent, Incoming, ServerConfig, Transmit,
 };
 use rt::net::{
-    DatagramBuffers, DatagramSocket, OutgoingDatagrams, ReceivedDatagram, SocketAddress,
+    DatagramBuffers, BatchedUdpSocket, OutgoingDatagrams, IncomingDatagram, SocketAddress,
 };
 
 use super::arrival::{ArrivalState, QuicArrival};
@@ -82,7 +82,7 @@ pub struct QuicListener {
 /// QUIC at one socket of a loop.
 pub struct QuicEndpoint {
     spec: Arc<ListenerSpec>,
-    socket: DatagramSocket,
+    socket: BatchedUdpSocket,
     log: Logger,
     core: RefCell<Endpoint>,
     ids: IdCipher,
@@ -122,7 +122,7 @@ impl QuicEndpoint {
             member,
             log,
         } = listener;
-        let socket = DatagramSocket::from_fd(socket, settings.segments)?;
+        let socket = BatchedUdpSocket::from_fd(socket, settings.segments)?;
         let owner = loops::next_owner();
         let ids = settings.secret.id_cipher();
         let issuer = IdIssuer {
@@ -215,7 +215,7 @@ impl QuicEndpoint {
     }
 
     /// Takes a datagram, or passes it on to the loop or the process that has its connection.
-    pub(super) fn route(self: &Rc<Self>, datagram: &ReceivedDatagram<'_>) {
+    pub(super) fn route(self: &Rc<Self>, datagram: &IncomingDatagram<'_>) {
         let Some(id) = destination_id(datagram.content) else {
             return;
         };
@@ -239,7 +239,7 @@ impl QuicEndpoint {
     }
 
     /// Takes a datagram of a connection that is here, or of a new client.
-    pub(super) fn take_datagram(self: &Rc<Self>, datagram: &ReceivedDatagram<'_>) {
+    pub(super) fn take_datagram(self: &Rc<Self>, datagram: &IncomingDatagram<'_>) {
         let mut answer = self.send_buffer.take();
         answer.clear();
         let event = self.core.borrow_mut().handle(
@@ -545,8 +545,8 @@ fn is_of_datagram(error: &io::Error) -> bool {
 }
 
 /// A datagram as another loop or process has received it.
-pub(super) fn received(datagram: &ForwardedDatagram) -> ReceivedDatagram<'_> {
-    ReceivedDatagram {
+pub(super) fn received(datagram: &ForwardedDatagram) -> IncomingDatagram<'_> {
+    IncomingDatagram {
         from: datagram.from,
         to: datagram.to,
         ecn: datagram.ecn,

@@ -21,10 +21,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::sync::Mutex;
 use host::listen::ListenAddress;
-use rt::net::{ReceivedDatagram, SocketAddress, UdpSocket};
+use rt::net::{IncomingDatagram, SocketAddress, UdpSocket};
 
 use super::connection_ids::{IdOwner, QuicSecret, destination_id, this_process};
-use super::endpoint::{LocalIp, QuicEndpoint, is_here, received};
+use super::endpoint::{LocalIp, QuicEndpoint, QuicEndpointSettings, is_here, received};
 use super::frames::PacketCursor;
 
 /// How many datagrams may wait in a loop's inbox.
@@ -58,6 +58,8 @@ rt::local! {
     static OWN: RefCell<Vec<Weak<QuicEndpoint>>> = const { RefCell::new(Vec::new()) };
     /// The number of this loop in ids, and of its next endpoint.
     static NUMBERS: Cell<(Option<u16>, u16)> = const { Cell::new((None, 0)) };
+    /// The secrets under whose names this loop takes datagrams of other processes.
+    static SERVED: RefCell<Vec<QuicSecret>> = const { RefCell::new(Vec::new()) };
     /// The socket that datagrams for other processes are sent on.
     static OUTLET: OnceCell<Option<UdpSocket>> = const { OnceCell::new() };
 }
@@ -100,7 +102,7 @@ pub(super) fn unregister(owner: IdOwner) {
 pub(super) fn forward(
     secret: &QuicSecret,
     owner: IdOwner,
-    datagram: &ReceivedDatagram<'_>,
+    datagram: &IncomingDatagram<'_>,
 ) -> bool {
     if !is_here(owner) {
         return send_to_process(secret, owner.process, datagram);
@@ -113,7 +115,7 @@ pub(super) fn forward(
 }
 
 /// Passes a new client's datagram on to an endpoint of this address that takes new clients.
-pub(super) fn forward_new(from: &QuicEndpoint, datagram: &ReceivedDatagram<'_>) {
+pub(super) fn forward_new(from: &QuicEndpoint, datagram: &IncomingDatagram<'_>) {
     let owner = from.owner;
     let address = &from.spec().address;
     // If there is none the client gets no answer, as if nobody listened: another process may.
@@ -123,7 +125,7 @@ pub(super) fn forward_new(from: &QuicEndpoint, datagram: &ReceivedDatagram<'_>) 
     );
 }
 
-fn post(wanted: impl Fn(&KnownEndpoint) -> bool, datagram: &ReceivedDatagram<'_>) -> bool {
+fn post(wanted: impl Fn(&KnownEndpoint) -> bool, datagram: &IncomingDatagram<'_>) -> bool {
     let found = {
         let endpoints = ENDPOINTS.lock();
         endpoints.iter().find(|known| wanted(known)).map(|known| {
@@ -172,7 +174,7 @@ fn process_address(secret: &QuicSecret, process: u32) -> SocketAddress {
     SocketAddress::abstract_name(&secret.process_name(process))
 }
 
-fn send_to_process(secret: &QuicSecret, process: u32, datagram: &ReceivedDatagram<'_>) -> bool {
+fn send_to_process(secret: &QuicSecret, process: u32, datagram: &IncomingDatagram<'_>) -> bool {
     OUTLET.with(|outlet| {
         let outlet = outlet.get_or_init(|| UdpSocket::unix().ok());
         let Some(outlet) = outlet else { return false };
@@ -189,7 +191,11 @@ fn send_to_process(secret: &QuicSecret, process: u32, datagram: &ReceivedDatagra
 /// Takes datagrams that other processes of this server have received for connections of this one. For one loop of the
 /// process, as long as it runs.
 pub fn serve_other_processes(secret: &QuicSecret) -> io::Result<()> {
+    if SERVED.with_borrow(|served| served.contains(secret)) {
+        return Ok(());
+    }
     let socket = UdpSocket::bind(&process_address(secret, this_process()))?;
+    SERVED.with_borrow_mut(|served| served.push(secret.clone()));
     let ids = secret.id_cipher();
     rt::spawn_named("quic from other processes", async move {
         let mut buffer = vec![0; LARGEST_DATAGRAM];
@@ -211,6 +217,16 @@ pub fn serve_other_processes(secret: &QuicSecret) -> io::Result<()> {
     Ok(())
 }
 
+/// Changes the settings of this loop's endpoints after a reload; `settings` are those of an address, if it has some.
+pub fn update_endpoints(settings: impl Fn(&ListenAddress) -> Option<QuicEndpointSettings>) {
+    let own = OWN.with_borrow(Vec::clone);
+    for endpoint in own.iter().filter_map(Weak::upgrade) {
+        if let Some(settings) = settings(&endpoint.spec().address) {
+            endpoint.set_retry(settings.retry);
+        }
+    }
+}
+
 /// Leaves the sockets of this loop to the process that takes over: it passes on what is for connections here.
 pub fn hand_over_datagrams() {
     let own = OWN.with_borrow(Vec::clone);
@@ -219,7 +235,7 @@ pub fn hand_over_datagrams() {
     }
 }
 
-fn encode(datagram: &ReceivedDatagram<'_>) -> Vec<u8> {
+fn encode(datagram: &IncomingDatagram<'_>) -> Vec<u8> {
     let mut message = Vec::with_capacity(datagram.content.len() + 40);
     let put_ip = |message: &mut Vec<u8>, ip: IpAddr| match ip {
         IpAddr::V4(ip) => {
@@ -274,7 +290,7 @@ mod tests {
             ("[fe80::1]:700", Some("::2")),
             ("[::1]:1", None),
         ] {
-            let datagram = ReceivedDatagram {
+            let datagram = IncomingDatagram {
                 from: from.parse().expect("an address"),
                 to: to.map(|ip| ip.parse().expect("an address")),
                 ecn: 3,

@@ -39,6 +39,6 @@ pub use arrival::QuicArrival;
 pub use connection::{QuicClosed, QuicConnection};
 pub use connection_ids::QuicSecret;
 pub use endpoint::{QuicEndpoint, QuicEndpointSettings, QuicListener};
-pub use loops::{hand_over_datagrams, serve_other_processes};
+pub use loops::{hand_over_datagrams, serve_other_processes, update_endpoints};
 pub use settings::{CongestionControl, QuicTransport};
 pub use stream::{QuicReceiveStream, QuicReceived, QuicSendStream, QuicStreamError};

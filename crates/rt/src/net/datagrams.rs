@@ -21,7 +21,7 @@ const BUFFERS: usize = 8;
 const BUFFER_SIZE: usize = 65_536;
 
 /// A UDP socket for datagrams in batches.
-pub struct DatagramSocket {
+pub struct BatchedUdpSocket {
     socket: UdpSocket,
     state: UdpSocketState,
     segments: bool,
@@ -35,7 +35,7 @@ pub struct DatagramBuffers {
 }
 
 /// A received datagram.
-pub struct ReceivedDatagram<'a> {
+pub struct IncomingDatagram<'a> {
     /// The sender.
     pub from: SocketAddr,
     /// Which of our addresses it was sent to, if the system tells it.
@@ -60,11 +60,11 @@ pub struct OutgoingDatagrams<'a> {
     pub size: Option<usize>,
 }
 
-impl DatagramSocket {
+impl BatchedUdpSocket {
     /// Takes a bound UDP socket and sets its options.
-    pub fn from_fd(fd: OwnedFd, segments: bool) -> io::Result<DatagramSocket> {
+    pub fn from_fd(fd: OwnedFd, segments: bool) -> io::Result<BatchedUdpSocket> {
         let state = UdpSocketState::new(UdpSockRef::from(&fd))?;
-        Ok(DatagramSocket {
+        Ok(BatchedUdpSocket {
             socket: UdpSocket::from_fd(fd)?,
             state,
             segments,
@@ -150,7 +150,7 @@ impl DatagramBuffers {
     }
 
     /// The datagrams received last.
-    pub fn datagrams(&self) -> impl Iterator<Item = ReceivedDatagram<'_>> {
+    pub fn datagrams(&self) -> impl Iterator<Item = IncomingDatagram<'_>> {
         let filled = self.metas[..self.filled].iter();
         filled
             .zip(self.memory.chunks_exact(BUFFER_SIZE))
@@ -158,7 +158,7 @@ impl DatagramBuffers {
                 let content = &memory[..meta.len.min(BUFFER_SIZE)];
                 content
                     .chunks(meta.stride.max(1))
-                    .map(|content| ReceivedDatagram {
+                    .map(|content| IncomingDatagram {
                         from: meta.addr,
                         to: meta.dst_ip,
                         ecn: meta.ecn.map_or(0, |ecn| ecn as u8),
@@ -168,7 +168,7 @@ impl DatagramBuffers {
     }
 }
 
-impl AsFd for DatagramSocket {
+impl AsFd for BatchedUdpSocket {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.socket.as_fd()
     }

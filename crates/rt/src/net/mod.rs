@@ -12,7 +12,7 @@ mod udp;
 
 pub use address::{SocketAddress, UnixPath};
 pub use connect::ConnectOptions;
-pub use datagrams::{DatagramBuffers, DatagramSocket, OutgoingDatagrams, ReceivedDatagram};
+pub use datagrams::{DatagramBuffers, BatchedUdpSocket, OutgoingDatagrams, IncomingDatagram};
 pub use listener::SocketListener;
 pub use pipe::SplicePipe;
 pub use stream::{DetachedSocket, SocketOption, StreamSocket, VECTORS};
