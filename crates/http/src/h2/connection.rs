@@ -22,6 +22,8 @@ use proto::h2::{
     ConnectionError, ErrorCode, FlowControlWindow, FrameReader, RequestReader, ResponsePriority,
 };
 
+use proto::message::MessageVersion;
+
 use super::budget::{ClientBudget, KNOWN_AFTER, KNOWN_AFTER_BYTES, SERVED};
 use super::connection_link::{Http2Link, OUTPUT_FULL};
 use super::limits::{Http2Limits, reader_limits};
@@ -118,7 +120,7 @@ impl Http2Connection {
             link: Rc::new(Http2Link::new(http, client, bytes)),
             reader,
             decoder: HpackDecoder::default(),
-            requests: RequestReader::default(),
+            requests: RequestReader::new(MessageVersion::HTTP_2),
             budget: ClientBudget::new(rt::now()),
             preface: PREFACE.len(),
             last: 0,

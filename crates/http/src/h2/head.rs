@@ -8,7 +8,7 @@ use bstr::ByteSlice;
 use proto::KnownField;
 use proto::fields::Fields;
 use proto::h2::hpack::{FieldSecrecy, HpackEncoder};
-use proto::h2::rules;
+use proto::field_section::rules;
 
 use super::stream::Http2Stream;
 use crate::absolute_redirect::absolute_location;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::h2::hpack::ListLimits;
-use proto::h2::request::{RequestLimits, UnderscorePolicy};
+use proto::field_section::request::{RequestLimits, UnderscorePolicy};
 use proto::h2::{ReaderLimits, frame};
 use proto::message::InvalidHeaders;
 
