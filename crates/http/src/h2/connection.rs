@@ -24,12 +24,12 @@ use proto::h2::{
 
 use proto::message::MessageVersion;
 
-use super::budget::{ClientBudget, KNOWN_AFTER, KNOWN_AFTER_BYTES, SERVED};
 use super::connection_link::{Http2Link, OUTPUT_FULL};
 use super::limits::{Http2Limits, reader_limits};
 use super::timers::ReadTimeout;
 use crate::byte_stream::ByteStream;
 use crate::client::{ConnectionMobility, HttpClient};
+use crate::client_budget::{ClientBudget, KNOWN_AFTER, KNOWN_AFTER_BYTES, SERVED};
 use crate::core::LocationConf;
 use crate::http_loop::HttpLoop;
 use net::counters::{ConnectionStage, CountedConnection};
@@ -38,7 +38,7 @@ use net::counters::{ConnectionStage, CountedConnection};
 /// thereby bounded by what it accepts.
 const STOP_READING: usize = 4 * OUTPUT_FULL;
 
-/// How much is read at once from a client that is not trusted ([`super::budget`]), in bytes. Then others get their
+/// How much is read at once from a client that is not trusted ([`crate::client_budget`]), in bytes. Then others get their
 /// turn.
 const READ_FROM_STRANGERS: usize = 2 * 1024;
 
@@ -141,7 +141,7 @@ impl Http2Connection {
             counted: CountedConnection::new(&http.counters),
             limits,
         };
-        // Until the client has shown that it uses what it asks for: see [`super::budget`].
+        // Until the client has shown that it uses what it asks for: see [`crate::client_budget`].
         connection.set_rank(rt::TaskRank::Patient);
         connection.introduce();
         connection
