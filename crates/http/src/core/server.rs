@@ -40,6 +40,8 @@ pub struct ServerConf {
     pub listens: Vec<ListenEntry>,
     /// Its settings of HTTP/2.
     pub http2: super::Http2Conf,
+    /// Its settings of HTTP/3.
+    pub http3: super::Http3Conf,
 }
 
 /// The directives.

@@ -52,12 +52,17 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     Variable::new(
         "server_protocol",
         server_protocol,
-        "The protocol: `HTTP/1.0`, `HTTP/1.1`, `HTTP/2.0`.",
+        "The protocol: `HTTP/1.0`, `HTTP/1.1`, `HTTP/2.0`, `HTTP/3.0`.",
     ),
     Variable::new(
         "http2",
         http2,
         "`h2` for HTTP/2 over TLS, `h2c` for HTTP/2 without TLS, otherwise empty.",
+    ),
+    Variable::new(
+        "http3",
+        http3,
+        "`h3` for HTTP/3, otherwise empty.",
     ),
     Variable::new(
         "scheme",
@@ -168,6 +173,11 @@ fn server_protocol(request: &mut Request, out: &mut Vec<u8>) -> bool {
 fn http2(request: &mut Request, out: &mut Vec<u8>) -> bool {
     request.head.wire.version == proto::message::MessageVersion::HTTP_2
         && text(if request.is_tls() { "h2" } else { "h2c" }, out)
+}
+
+/// The name of the protocol as in ALPN; no value for other versions.
+fn http3(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    request.head.wire.version == proto::message::MessageVersion::HTTP_3 && text("h3", out)
 }
 
 fn args(request: &mut Request, out: &mut Vec<u8>) -> bool {
