@@ -240,9 +240,7 @@ impl Http3Connection {
         let link = &self.link;
         let served = link.served.take();
         // Only requests that ran to their end: one that the client reset earns nothing.
-        link.budget
-            .borrow_mut()
-            .earn(served.saturating_mul(SERVED));
+        link.budget.borrow_mut().earn(served.saturating_mul(SERVED));
         if link.has_ended_tasks.take() {
             link.tasks.borrow_mut().retain(|task| !task.is_finished());
         }

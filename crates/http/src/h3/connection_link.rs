@@ -188,7 +188,10 @@ impl Http3Link {
             return;
         }
         let streams = self.streams.borrow();
-        for stream in streams.iter().filter(|stream| !decoder.is_blocked(stream.id)) {
+        for stream in streams
+            .iter()
+            .filter(|stream| !decoder.is_blocked(stream.id))
+        {
             stream.wake_blocked();
         }
     }

@@ -53,7 +53,11 @@ impl OurStreams {
     }
 
     /// Sends what there is to say. An error ends the connection.
-    pub(super) fn poll(&mut self, link: &Http3Link, context: &mut Context<'_>) -> Result<(), H3Error> {
+    pub(super) fn poll(
+        &mut self,
+        link: &Http3Link,
+        context: &mut Context<'_>,
+    ) -> Result<(), H3Error> {
         let mut decoder = link.decoder.borrow_mut();
         if decoder.has_output() {
             self.decoder.unsent.append(&mut decoder.take_output());

@@ -13,9 +13,7 @@ use bytes::{Buf, Bytes};
 use net::quic::{QuicReceiveStream, QuicReceived, QuicSendStream, QuicStreamError};
 use proto::field_section::ResponsePriority;
 use proto::fields::Fields;
-use proto::h3::{
-    FaultScope, FramePlace, H3Error, H3ErrorCode, H3Event, H3FrameReader, frame,
-};
+use proto::h3::{FaultScope, FramePlace, H3Error, H3ErrorCode, H3Event, H3FrameReader, frame};
 use proto::qpack::SectionOutcome;
 
 use super::connection_link::{Http3Link, block_error, register};
@@ -197,7 +195,8 @@ impl Http3Stream {
                 }
                 let block = side.waiting.take().unwrap_or_default();
                 self.link.release_blocked(block.len());
-                self.take_block(side, &block).map_err(|error| self.refuse(&error))?;
+                self.take_block(side, &block)
+                    .map_err(|error| self.refuse(&error))?;
                 return Poll::Ready(Ok(ReadStep::Some));
             }
             match side.end {
@@ -328,7 +327,10 @@ impl Http3Stream {
                 side.trailers = trailers.fields;
             }
             SectionOutcome::Decoded(_) => {
-                return Err(H3Error::stream(H3ErrorCode::MESSAGE_ERROR, "invalid trailers"));
+                return Err(H3Error::stream(
+                    H3ErrorCode::MESSAGE_ERROR,
+                    "invalid trailers",
+                ));
             }
         }
         Ok(Some(()))
@@ -410,7 +412,11 @@ impl Http3Stream {
 
     /// What is wrong about the amount of content, if anything.
     pub(super) fn length_fault(&self) -> Option<String> {
-        length_fault(self.announced.get()?, self.received.get(), self.has_all_input())
+        length_fault(
+            self.announced.get()?,
+            self.received.get(),
+            self.has_all_input(),
+        )
     }
 
     // -- the end --
@@ -486,7 +492,9 @@ impl Http3Stream {
                 URGENCY_STEP - 1 - turn.min(URGENCY_STEP - 2)
             }
         };
-        self.send.borrow().set_priority(urgency * URGENCY_STEP + place);
+        self.send
+            .borrow()
+            .set_priority(urgency * URGENCY_STEP + place);
     }
 
     /// Hands bytes over as far as the client takes them; ready once nothing of `bytes` is left.
@@ -571,7 +579,6 @@ impl Http3Stream {
         self.reset_stream(self.reset_code.get().unwrap_or(code));
         self.link.remove_stream(self.id);
     }
-
 }
 
 impl ClientStream for Http3Stream {

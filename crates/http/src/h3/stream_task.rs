@@ -145,8 +145,8 @@ pub(super) fn decode_head(
     let core = &site.server(link.client.first_server()).core;
     let limits = request_limits(core);
     let mut request = link.take_spare_request();
-    let head = Rc::get_mut(&mut request.head)
-        .expect("a request that has ended is alone with its head");
+    let head =
+        Rc::get_mut(&mut request.head).expect("a request that has ended is alone with its head");
     let mut reader = link.requests.borrow_mut();
     let outcome = link
         .decoder
@@ -299,7 +299,8 @@ impl RequestCarrier for StreamCarrier<'_> {
         match error {
             // The code that nginx uses for it.
             ResponseSendError::TimedOut => {
-                self.stream.reset_stream(H3ErrorCode::GENERAL_PROTOCOL_ERROR);
+                self.stream
+                    .reset_stream(H3ErrorCode::GENERAL_PROTOCOL_ERROR);
             }
             // The stream has been reset already, or the connection is over.
             ResponseSendError::ClientLeft | ResponseSendError::Failed(_) => {}

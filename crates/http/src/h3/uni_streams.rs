@@ -72,7 +72,11 @@ impl ClientUniStreams {
     }
 
     /// Reads what has come. An error ends the connection.
-    pub(super) fn poll(&mut self, link: &Http3Link, context: &mut Context<'_>) -> Result<(), H3Error> {
+    pub(super) fn poll(
+        &mut self,
+        link: &Http3Link,
+        context: &mut Context<'_>,
+    ) -> Result<(), H3Error> {
         let mut index = 0;
         while index < self.open.len() {
             match self.read_stream(index, link, context)? {
@@ -116,7 +120,12 @@ impl ClientUniStreams {
         }
     }
 
-    fn take(&mut self, index: usize, link: &Http3Link, bytes: &[u8]) -> Result<StreamFate, H3Error> {
+    fn take(
+        &mut self,
+        index: usize,
+        link: &Http3Link,
+        bytes: &[u8],
+    ) -> Result<StreamFate, H3Error> {
         let mut rest = bytes;
         if let UniReader::Typeless(number) = &mut self.open[index].reader {
             let Some(number) = number.take(&mut rest) else {
@@ -180,7 +189,6 @@ impl ClientUniStreams {
             false => Ok(Some(reader)),
         }
     }
-
 }
 
 impl ControlNumbers {
@@ -218,7 +226,11 @@ impl ControlNumbers {
                 link.spend(price::FRAME)
             }
             H3Event::MaxPushId(id) => {
-                if self.max_push.replace(id).is_some_and(|earlier| id < earlier) {
+                if self
+                    .max_push
+                    .replace(id)
+                    .is_some_and(|earlier| id < earlier)
+                {
                     return id_error("MAX_PUSH_ID frame with a smaller identifier");
                 }
                 link.spend(price::FRAME)
@@ -245,7 +257,9 @@ impl ControlNumbers {
                 link.spend(price::FRAME)
             }
             // The reader does not let these pass on a control stream.
-            H3Event::More | H3Event::Head(_) | H3Event::Data { .. } | H3Event::Trailers(_) => Ok(()),
+            H3Event::More | H3Event::Head(_) | H3Event::Data { .. } | H3Event::Trailers(_) => {
+                Ok(())
+            }
         }
     }
 }
@@ -254,9 +268,7 @@ impl ControlNumbers {
 pub(super) fn is_ordinary_end(closed: &QuicClosed) -> bool {
     match closed {
         QuicClosed::Here | QuicClosed::TimedOut => true,
-        QuicClosed::ByApplication(code) => {
-            *code == H3ErrorCode::NO_ERROR.0 || *code == 0
-        }
+        QuicClosed::ByApplication(code) => *code == H3ErrorCode::NO_ERROR.0 || *code == 0,
         QuicClosed::ByTransport(..) | QuicClosed::Reset => false,
     }
 }

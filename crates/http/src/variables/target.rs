@@ -59,11 +59,7 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
         http2,
         "`h2` for HTTP/2 over TLS, `h2c` for HTTP/2 without TLS, otherwise empty.",
     ),
-    Variable::new(
-        "http3",
-        http3,
-        "`h3` for HTTP/3, otherwise empty.",
-    ),
+    Variable::new("http3", http3, "`h3` for HTTP/3, otherwise empty."),
     Variable::new(
         "scheme",
         |r, out| text(r.scheme(), out),
