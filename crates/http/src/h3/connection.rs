@@ -14,10 +14,9 @@ use std::time::Duration;
 
 use host::error_log::LogLevel;
 use net::counters::{ConnectionStage, CountedConnection};
-use net::quic::{QuicClosed, QuicReceiveStream, QuicSendStream};
+use net::quic::{QuicClosed, QuicConnection, QuicReceiveStream, QuicSendStream};
 use proto::h3::{H3Error, H3ErrorCode};
 
-use super::Http3Client;
 use super::connection_link::Http3Link;
 use super::limits::Http3Limits;
 use super::our_streams::{LAST_REQUEST, OurStreams};
@@ -53,7 +52,6 @@ enum Http3Phase {
 /// One HTTP/3 connection. Its task owns this; what its streams need of it is in the [`Http3Link`].
 pub(super) struct Http3Connection {
     link: Rc<Http3Link>,
-    carrier: Rc<Http3Client>,
     ours: OurStreams,
     theirs: ClientUniStreams,
     phase: Http3Phase,
@@ -72,15 +70,16 @@ impl Http3Connection {
     pub(super) fn new(
         http: &Rc<HttpLoop>,
         client: &Rc<HttpClient>,
-        carrier: &Rc<Http3Client>,
+        quic: &Rc<QuicConnection>,
     ) -> Http3Connection {
         // Keys, packet numbers and the compression table cannot be moved to another loop.
         client.control.set_mobility(ConnectionMobility::Nowhere);
-        let link = Rc::new(Http3Link::new(http, client, &carrier.quic));
+        // A stream whose task is dropped, by a panic say, is abandoned with this code.
+        quic.set_drop_code(H3ErrorCode::INTERNAL_ERROR.0);
+        let link = Rc::new(Http3Link::new(http, client, quic));
         let connection = Http3Connection {
             ours: OurStreams::new(&link),
             theirs: ClientUniStreams::default(),
-            carrier: Rc::clone(carrier),
             phase: Http3Phase::Open,
             next: 0,
             is_idle: false,
@@ -98,7 +97,8 @@ impl Http3Connection {
     /// Does what there is to do; ready once the connection is over.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.link.register(context);
-        if let Poll::Ready(closed) = self.link.quic.poll_closed(context) {
+        // The wait for streams ends with the connection, too.
+        if let Some(closed) = self.link.quic.closed() {
             self.log_end(&closed);
             return Poll::Ready(());
         }
@@ -138,7 +138,6 @@ impl Http3Connection {
     /// Ends all streams as if the client had left.
     pub(super) fn end_streams(&mut self) {
         self.link.is_over.set(true);
-        self.carrier.note_end();
         self.wake_handshake_waiters();
         let streams = self.link.streams.borrow().clone();
         for stream in streams {
