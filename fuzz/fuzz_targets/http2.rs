@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use proto::h2::hpack::{FieldSecrecy, HpackDecoder, HpackEncoder, ListLimits};
-use proto::h2::request::{RequestLimits, RequestReader, UnderscorePolicy};
+use proto::field_section::request::{RequestLimits, RequestReader, UnderscorePolicy};
 use proto::h2::{FrameEvent, FrameReader, H2Settings, ResponsePriority};
 use proto::message::{InvalidHeaders, RequestHead};
 

@@ -20,6 +20,7 @@ use net::tls::{HandshakeError, ReceivedHello};
 
 use crate::client::{ConnectionControl, ConnectionMobility, ConnectionOrigin, HttpClient};
 use crate::client_stream::ClientConnection;
+use crate::h3;
 use crate::http_site::HttpSite;
 use crate::listen::ListenEndpoint;
 use crate::loop_connections::{LoopConnections, Newness, ServingTask, TablePlace};
@@ -32,9 +33,6 @@ const QUIC_MEMORY: usize = 24 * 1024;
 
 /// After how long without a packet a connection ends at the earliest: a client that waits for a slow response sends none.
 const LEAST_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// H3_NO_ERROR (RFC 9114, section 8.1).
-const NO_ERROR: u64 = 0x100;
 
 /// Serves QUIC at this socket until the task is aborted.
 pub(crate) fn receive_datagrams(
@@ -156,12 +154,7 @@ async fn serve_client(
     // A connection may live for long: it must not keep this configuration alive.
     drop(site);
     control.set_client(&client);
-    serve_protocol(&place, &client, &quic).await;
-}
-
-/// Serves the connection in the protocol that was agreed on.
-async fn serve_protocol(_place: &TablePlace, _client: &Rc<HttpClient>, quic: &Rc<QuicConnection>) {
-    quic.close(NO_ERROR, b"");
+    h3::serve_connection(http, &client, &quic).await;
 }
 
 /// Runs the handshake with the settings that the client's hello selects.

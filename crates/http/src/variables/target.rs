@@ -53,7 +53,7 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     Variable::new(
         "server_protocol",
         server_protocol,
-        "The protocol: `HTTP/1.0`, `HTTP/1.1`, `HTTP/2.0`.",
+        "The protocol: `HTTP/1.0`, `HTTP/1.1`, `HTTP/2.0`, `HTTP/3.0`.",
     ),
     Variable::new(
         "http2",
@@ -176,7 +176,7 @@ fn http2(request: &mut Request, out: &mut Vec<u8>) -> bool {
         && text(if request.is_tls() { "h2" } else { "h2c" }, out)
 }
 
-/// Neither name is ever agreed on over TCP.
+/// No value for other protocols. Neither name is ever agreed on over TCP.
 fn http3(request: &mut Request, out: &mut Vec<u8>) -> bool {
     match request.client.tls().and_then(TlsSession::alpn).as_deref() {
         Some(b"h3") => text("h3", out),

@@ -220,6 +220,11 @@ impl QuicConnection {
         (stats.udp_rx.bytes, stats.udp_tx.bytes)
     }
 
+    /// How many streams have something that the peer has not acknowledged, or have not ended on this side.
+    pub fn open_send_streams(&self) -> usize {
+        self.link.core.borrow_mut().streams().send_streams()
+    }
+
     /// How many bidirectional streams the peer may have open at a time, from now on.
     pub fn set_max_bidirectional(&self, count: u64) {
         self.link
