@@ -3,6 +3,7 @@
 
 mod address;
 mod connect;
+mod datagrams;
 mod listener;
 mod pipe;
 pub mod reuse_port;
@@ -12,6 +13,7 @@ mod udp;
 
 pub use address::{SocketAddress, UnixPath};
 pub use connect::ConnectOptions;
+pub use datagrams::{DatagramBuffers, BatchedUdpSocket, OutgoingDatagrams, IncomingDatagram};
 pub use listener::SocketListener;
 pub use pipe::SplicePipe;
 pub use stream::{DetachedSocket, SocketOption, StreamSocket, VECTORS};
