@@ -256,6 +256,11 @@ pub fn inherited(socket: &OwnedFd) -> io::Result<(ListenAddress, ListenOptions)>
     Ok((address, options))
 }
 
+/// How many connections wait to be accepted.
+pub fn waiting_connections(socket: &OwnedFd) -> u32 {
+    rt::net::accept_queue(socket.as_fd()).unwrap_or(0)
+}
+
 /// Changes the length of the accept queue of a socket that listens already.
 pub fn set_backlog(socket: &OwnedFd, backlog: i32) -> io::Result<()> {
     Ok(rustix::net::listen(socket, backlog)?)

@@ -429,7 +429,8 @@ impl Http3Stream {
             }
         }
         let given_up = self.given_up.get();
-        self.given_up.set(given_up.or(Some(StreamAbandonment::ByUs)));
+        self.given_up
+            .set(given_up.or(Some(StreamAbandonment::ByUs)));
         Http3StreamOver
     }
 
@@ -538,7 +539,8 @@ impl Http3Stream {
             self.send.borrow_mut().reset(code.0);
         }
         let given_up = self.given_up.get();
-        self.given_up.set(given_up.or(Some(StreamAbandonment::ByUs)));
+        self.given_up
+            .set(given_up.or(Some(StreamAbandonment::ByUs)));
         self.reset_code.set(self.reset_code.get().or(Some(code)));
         self.stop_content(code);
     }

@@ -13,9 +13,9 @@ mod udp;
 
 pub use address::{SocketAddress, UnixPath};
 pub use connect::ConnectOptions;
-pub use datagrams::{DatagramBuffers, BatchedUdpSocket, OutgoingDatagrams, IncomingDatagram};
+pub use datagrams::{BatchedUdpSocket, DatagramBuffers, IncomingDatagram, OutgoingDatagrams};
 pub use listener::SocketListener;
 pub use pipe::SplicePipe;
 pub use stream::{DetachedSocket, SocketOption, StreamSocket, VECTORS};
-pub use tcp_info::TcpInfo;
+pub use tcp_info::{TcpInfo, accept_queue};
 pub use udp::UdpSocket;
