@@ -131,6 +131,8 @@ pub(crate) struct PeerLoad {
 #[derive(Debug, Default)]
 pub(crate) struct PeerLatencies {
     pub(crate) statuses: StatusCounters,
+    /// By the first digit of the status, which also counts those that are not counted apart.
+    pub(crate) classes: [SingleWriterCounter; 6],
     pub(crate) sent: SingleWriterCounter,
     pub(crate) received: SingleWriterCounter,
     pub(crate) connect: LatencyHistogram,
@@ -143,6 +145,7 @@ impl PeerLatencies {
     pub(crate) fn count_traffic(&self, traffic: PeerTraffic) {
         if traffic.status > 0 {
             self.statuses.count(traffic.status);
+            self.classes[usize::from(traffic.status / 100).min(5)].add(1);
         }
         self.sent.add(traffic.sent);
         self.received.add(traffic.received);
@@ -228,6 +231,8 @@ pub struct PeerStatus {
     pub max_conns: u32,
     /// Responses by status, once metrics are wanted, and bytes to it and from it.
     pub statuses: BTreeMap<u16, u64>,
+    /// The same by the first digit of the status.
+    pub classes: [u64; 6],
     /// See `statuses`.
     pub sent: u64,
     /// See `statuses`.
@@ -490,6 +495,9 @@ impl UpstreamPeer {
             line: self.line,
             max_conns: u32::try_from(self.max_conns).unwrap_or(u32::MAX),
             statuses,
+            classes: traced.map_or([0; 6], |traced| {
+                traced.classes.each_ref().map(SingleWriterCounter::get)
+            }),
             sent: traced.map_or(0, |traced| traced.sent.get()),
             received: traced.map_or(0, |traced| traced.received.get()),
             checks: CheckTotals {

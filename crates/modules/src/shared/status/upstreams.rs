@@ -135,11 +135,7 @@ fn peer_value(peer: &PeerStatus, kind: GroupKind) -> Value {
         GroupKind::Http => {
             value["requests"] = json!(peer.requests);
             value["header_time"] = json!(ms(peer.header_time));
-            let mut classes = [0; 6];
-            for (status, count) in &peer.statuses {
-                classes[usize::from(status / 100).min(5)] += count;
-            }
-            value["responses"] = responses(&classes, &peer.statuses);
+            value["responses"] = responses(&peer.classes, &peer.statuses);
         }
         GroupKind::Stream => {
             value["connections"] = json!(peer.requests);
