@@ -184,11 +184,24 @@ pub struct LatencyHistogram {
     sum_us: SingleWriterCounter,
 }
 
+/// A time in microseconds. In 64 bits, which are enough for half a million years: with 128 it costs three times as much.
+#[inline]
+pub fn micros(time: Duration) -> u64 {
+    time.as_secs()
+        .wrapping_mul(1_000_000)
+        .wrapping_add(u64::from(time.subsec_micros()))
+}
+
 impl LatencyHistogram {
     /// Counts a time.
     #[inline]
     pub fn observe(&self, time: Duration) {
-        let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.observe_us(micros(time));
+    }
+
+    /// Counts a time in microseconds.
+    #[inline]
+    pub fn observe_us(&self, us: u64) {
         // Most are short: the first bound is looked at before the others are searched.
         let at = match us <= BOUNDS_US[0] {
             true => 0,

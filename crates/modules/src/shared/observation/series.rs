@@ -11,7 +11,7 @@ use http::cache::UpstreamCacheStatus;
 use http::http_site::{FrozenHttp, HttpSite, ServerId};
 use http::log_phase::RequestObserver;
 use net::counters::SingleWriterCounter;
-use net::metrics::{LatencyHistogram, LatencySums, StatusCounters};
+use net::metrics::{LatencyHistogram, LatencySums, StatusCounters, micros};
 
 use super::{Observation, StatusZone};
 
@@ -300,34 +300,67 @@ impl ServerSeries {
         self.first_byte.add_to(&mut sums.first_byte);
     }
 
-    /// Counts a request that has ended. One that got no response is in no class, whatever status the log has for it: 499,
-    /// 444.
-    fn count(&self, request: &Request) {
-        let status = request.out.status;
-        match (status, request.times.responded) {
-            (100..600, Some(_)) => {
-                self.responses[usize::from(status / 100)].add(1);
-                self.statuses.count(status);
-            }
-            _ => self.responses[0].add(1),
+    /// Counts a request that has ended.
+    #[inline]
+    fn count(&self, ended: &EndedRequest) {
+        self.responses[ended.class].add(1);
+        if ended.class > 0 {
+            self.statuses.count(ended.status);
         }
-        if request.ledger.is_counted {
+        if ended.is_counted {
             self.ended.add(1);
         }
-        self.heads.add(request.head.wire.size() as u64);
-        let received = request.body.bytes_taken();
-        if received > 0 {
-            self.received.add(received);
+        self.heads.add(ended.head);
+        if ended.received > 0 {
+            self.received.add(ended.received);
         }
-        self.sent.add(request.times.bytes_sent);
-        if !request.times.complete {
+        self.sent.add(ended.sent);
+        if ended.is_cut {
             self.cut.add(1);
         }
-        self.total.observe(request.ledger.total());
-        if let Some(responded) = request.times.responded {
-            let began = request.times.started;
-            self.first_byte
-                .observe(responded.saturating_duration_since(began));
+        self.total.observe_us(ended.total_us);
+        if let Some(us) = ended.first_byte_us {
+            self.first_byte.observe_us(us);
+        }
+    }
+}
+
+/// What is counted of a request, read once for all that count it.
+struct EndedRequest {
+    /// The first digit of its status. One that got no response is in no class, whatever status the log has for it: 499, 444.
+    class: usize,
+    status: u16,
+    head: u64,
+    received: u64,
+    sent: u64,
+    is_cut: bool,
+    is_counted: bool,
+    total_us: u64,
+    first_byte_us: Option<u64>,
+}
+
+impl EndedRequest {
+    #[inline]
+    fn of(request: &Request) -> EndedRequest {
+        let times = &request.times;
+        let status = request.out.status;
+        let class = match status {
+            100..600 if times.responded.is_some() => usize::from(status / 100),
+            _ => 0,
+        };
+        let first_byte = times
+            .responded
+            .map(|responded| micros(responded.saturating_duration_since(times.started)));
+        EndedRequest {
+            class,
+            status,
+            head: request.head.wire.size() as u64,
+            received: request.body.bytes_taken(),
+            sent: times.bytes_sent,
+            is_cut: !times.complete,
+            is_counted: request.ledger.is_counted,
+            total_us: micros(request.ledger.total()),
+            first_byte_us: first_byte,
         }
     }
 }
@@ -504,11 +537,12 @@ impl LoopSeries {
     /// Counts a request under all names that it has: its server's, those of its zones, and that of the cache it asked.
     fn count(&mut self, request: &Request) {
         let site = &request.site;
+        let ended = EndedRequest::of(request);
         match self.entry(site, request.server) {
-            Some(entry) => entry.each(|series| series.count(request)),
+            Some(entry) => entry.each(|series| series.count(&ended)),
             None => {
                 if let Some(entry) = self.former_entry(site, request.server) {
-                    entry.each(|series| series.count(request));
+                    entry.each(|series| series.count(&ended));
                 }
             }
         }
@@ -517,7 +551,7 @@ impl LoopSeries {
             && let StatusZone::Location(name) = site.location(request.location).confs.get()
             && let Some(series) = met(&mut self.location_zones, &all.series.location_zones, name)
         {
-            series.count(request);
+            series.count(&ended);
         }
         if let Some(record) = request.upstream.get()
             && let (Some(status), Some(zone)) = (record.cache, &request.ledger.cache)
@@ -526,9 +560,8 @@ impl LoopSeries {
         {
             series.count(request, status, &record.cache_reason);
         }
-        let took = request.ledger.total();
-        if took.as_micros() as u64 >= self.slow_from_us {
-            self.slow_from_us = all.slowest.offer(request, took);
+        if ended.total_us >= self.slow_from_us {
+            self.slow_from_us = all.slowest.offer(request, request.ledger.total());
         }
     }
 }
