@@ -8,6 +8,7 @@ mod acme_hostile;
 mod addition;
 mod advisories;
 mod agreed;
+mod api;
 mod auth_basic_cache;
 mod auth_request;
 mod autoindex;
