@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use crate::shared::observation::slowest::SlowRequest;
 use crate::shared::observation::{self, Observation};
+use crate::shared::span_counters::SpanCounters;
 use conf::{Arity, Directive, DirectiveTable, RepeatRule, SERVER_LOCATION, Setter};
 use host::engine::ZoneRegistry;
 use host::worker_group::WorkerGroup;
@@ -107,9 +108,14 @@ fn group_part(format: StatusFormat, caches: &[Arc<CacheZone>], zones: &ZoneRegis
     match format {
         StatusFormat::Text => {
             let slowest = Observation::of(zones).slowest.list();
-            text(&loops, &pools) + &cache_text(caches) + &slowest_text(&slowest)
+            text(&loops, &pools)
+                + &cache_text(caches)
+                + &spans_text(zones)
+                + &slowest_text(&slowest)
         }
-        StatusFormat::Json => json_lists(zones.group().place(), &loops, &pools, caches).join("\n"),
+        StatusFormat::Json => {
+            json_lists(zones.group().place(), (&loops, &pools), caches, zones).join("\n")
+        }
     }
 }
 
@@ -154,7 +160,7 @@ fn groups_text(parts: &[(usize, Option<String>)]) -> String {
 
 /// The lists of the groups, joined. A group that does not answer is in none of them.
 fn groups_json(parts: &[(usize, Option<String>)]) -> String {
-    let joined = [0, 1, 2].map(|list| {
+    let joined = [0, 1, 2, 3].map(|list| {
         let lists = parts.iter().filter_map(|(_, part)| {
             let list = part.as_ref()?.split('\n').nth(list)?;
             Some(list).filter(|list| !list.is_empty())
@@ -166,22 +172,26 @@ fn groups_json(parts: &[(usize, Option<String>)]) -> String {
     json_object(&joined, &groups)
 }
 
-/// The JSON object of lists of loops, pools and caches.
-fn json_object([loops, pools, caches]: &[String; 3], more: &str) -> String {
-    format!("{{\"loops\":[{loops}],\"pools\":[{pools}],\"caches\":[{caches}]{more}}}\n")
+/// The JSON object of lists of loops, pools, caches and counters of spans.
+fn json_object([loops, pools, caches, spans]: &[String; 4], more: &str) -> String {
+    format!(
+        "{{\"loops\":[{loops}],\"pools\":[{pools}],\"caches\":[{caches}],\"spans\":[{spans}]{more}}}\n"
+    )
 }
 
-/// The elements of the lists of loops, pools and caches. With several groups each says which it belongs to.
+/// The elements of the lists of loops, pools, caches and counters of spans. With several groups each says which it belongs
+/// to.
 fn json_lists(
     group: WorkerGroup,
-    loops: &[LoopStatus],
-    pools: &[PoolHandle],
+    (loops, pools): (&[LoopStatus], &[PoolHandle]),
     caches: &[Arc<CacheZone>],
-) -> [String; 3] {
-    let lists: [Vec<String>; 3] = [
+    zones: &ZoneRegistry,
+) -> [String; 4] {
+    let lists: [Vec<String>; 4] = [
         loops.iter().map(loop_json).collect(),
         pools.iter().map(pool_json).collect(),
         caches.iter().map(|cache| cache_json(cache)).collect(),
+        spans_json(zones).into_iter().collect(),
     ];
     lists.map(|list| match group.count {
         1 => list.join(","),
@@ -228,7 +238,8 @@ fn page(request: &mut Request) -> HandlerStep<'_> {
         StatusFormat::Text => group_part(format, &caches, &engine.zones),
         StatusFormat::Json => {
             let (loops, pools) = (loops(&engine.zones), rt::pool::all());
-            json(&loops, &pools, &caches)
+            let lists = json_lists(WorkerGroup::ALONE, (&loops, &pools), &caches, &engine.zones);
+            json_object(&lists, "")
         }
     };
     respond(request, format, page).into()
@@ -436,10 +447,23 @@ fn used_buckets(buckets: &[u64]) -> usize {
         .map_or(0, |last| last + 1)
 }
 
-/// The whole state as JSON, written by hand: it is flat, and the only free texts are names and
-/// paths.
-fn json(loops: &[LoopStatus], pools: &[PoolHandle], caches: &[Arc<CacheZone>]) -> String {
-    json_object(&json_lists(WorkerGroup::ALONE, loops, pools, caches), "")
+/// What became of spans; empty if none were ever exported.
+fn spans_text(zones: &ZoneRegistry) -> String {
+    let mut out = String::new();
+    if let Some(counters) = SpanCounters::existing(zones) {
+        out.push_str("\nspans\n");
+        for (name, count) in counters.totals() {
+            let _ = writeln!(out, "{name:<20} {count:>10}");
+        }
+    }
+    out
+}
+
+/// The same as JSON.
+fn spans_json(zones: &ZoneRegistry) -> Option<String> {
+    let totals = SpanCounters::existing(zones)?.totals();
+    let members = totals.map(|(name, count)| format!("\"{name}\":{count}"));
+    Some(format!("{{{}}}", members.join(",")))
 }
 
 /// The slowest requests, with their ledgers; empty if there were none.
