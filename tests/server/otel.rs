@@ -201,7 +201,7 @@ fn a_request_is_a_span_with_the_attributes_of_nginx_otel() {
         &collector,
         "otel_service_name shop; otel_resource_attr deployment.environment test; otel_trace on;
          server { listen 127.0.0.1:%%PORT%%; server_name shop.example;
-         location /a/ { return 200 hello; otel_span_attr my.arg $arg_x; otel_span_attr http.request.header.x $http_x; }
+         location /a/ { otel_span_attr my.trace $otel_trace_id; return 200 hello; otel_span_attr my.arg $arg_x; otel_span_attr http.request.header.x $http_x; }
          location = /b { return 503; otel_span_name \"B $status\"; }
          location = /off { otel_trace off; return 200; } }",
     ) else {
@@ -234,6 +234,7 @@ fn a_request_is_a_span_with_the_attributes_of_nginx_otel() {
     ] {
         assert_eq!(a.of(key), value, "{key} of {a:?}");
     }
+    assert_eq!(a.of("my.trace"), a.trace);
     assert_eq!((a.name.as_str(), a.kind, a.is_error), ("/a/", 2, false));
     assert_eq!((a.trace.len(), a.id.len(), a.parent.as_str()), (32, 16, ""));
     assert!(a.nanos.0 <= a.nanos.1 && a.nanos.0 > 1_700_000_000_000_000_000);
@@ -241,6 +242,42 @@ fn a_request_is_a_span_with_the_attributes_of_nginx_otel() {
     assert_eq!(a.resource["deployment.environment"], "test");
     assert_eq!((b.name.as_str(), b.is_error), ("B 503", true));
     assert_ne!(a.trace, b.trace);
+}
+
+#[test]
+fn the_first_location_decides() {
+    let (collector, received) = grpc_collector();
+    let Some(site) = site(
+        &collector,
+        "server { listen 127.0.0.1:%%PORT%%;
+         location /on { otel_trace on; return 200; }
+         location /off { return 200; }
+         location /rewritten/on { otel_trace on; rewrite ^ /off last; }
+         location /rewritten/off { rewrite ^ /on last; }
+         location /redirected/on { otel_trace on; error_page 403 /off; deny all; }
+         location /redirected/off { error_page 403 /on; deny all; } }",
+    ) else {
+        return;
+    };
+    let server = site.start();
+    for path in [
+        "/rewritten/off",
+        "/redirected/off",
+        "/rewritten/on",
+        "/redirected/on",
+    ] {
+        server.get(path);
+    }
+    for (span, target) in received
+        .wait(2)
+        .iter()
+        .zip(["/rewritten/on", "/redirected/on"])
+    {
+        assert_eq!(
+            (span.name.as_str(), span.of("http.target")),
+            ("/off", target)
+        );
+    }
 }
 
 #[test]

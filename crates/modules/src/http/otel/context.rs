@@ -3,7 +3,7 @@
 //! W3C Trace Context is the format of the specification; B3, Zipkin's, is there because the contrib module has it.
 //! A malformed header counts as none: the trace begins here.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 
 use bstr::{BString, ByteSlice};
 use http::Request;
@@ -58,32 +58,34 @@ pub(super) struct TraceContext {
 /// Where a client's request, and all its parts, find its context. Made when it is first needed.
 #[derive(Default)]
 pub(super) struct TraceSlot {
-    context: RefCell<Option<TraceContext>>,
+    context: OnceCell<TraceContext>,
     /// The request is recorded: decided once, in the first location that it comes to.
     pub(super) sampled: Cell<bool>,
 }
 
 impl TraceSlot {
     /// The context, from `incoming` if there is none yet.
-    pub(super) fn ensure(&self, incoming: impl FnOnce() -> Option<IncomingContext>) {
-        let mut context = self.context.borrow_mut();
-        if context.is_none() {
+    pub(super) fn ensure(
+        &self,
+        incoming: impl FnOnce() -> Option<IncomingContext>,
+    ) -> &TraceContext {
+        self.context.get_or_init(|| {
             let parent = incoming();
             let trace_id = match &parent {
                 Some(parent) => parent.trace_id,
                 None => random_id(),
             };
-            *context = Some(TraceContext {
+            TraceContext {
                 trace_id,
                 span_id: random_id(),
                 parent,
-            });
-        }
+            }
+        })
     }
 
-    /// Lends the context, if there is one.
-    pub(super) fn with<R>(&self, use_it: impl FnOnce(&TraceContext) -> R) -> Option<R> {
-        self.context.borrow().as_ref().map(use_it)
+    /// The context, from nowhere if there is none yet.
+    pub(super) fn context(&self) -> &TraceContext {
+        self.ensure(|| None)
     }
 }
 

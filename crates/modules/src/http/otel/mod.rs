@@ -158,8 +158,7 @@ fn write_flag(flag: bool, out: &mut Vec<u8>) -> bool {
 fn of_context(request: &mut Request, show: impl FnOnce(&TraceContext, bool) -> bool) -> bool {
     let conf = request.conf::<Conf>();
     let slot = ensured_slot(request, &conf);
-    slot.with(|context| show(context, slot.sampled.get()))
-        .unwrap_or(false)
+    show(slot.context(), slot.sampled.get())
 }
 
 /// The request's slot, with a context in it.
@@ -177,10 +176,12 @@ fn incoming(request: &Request, conf: &Conf) -> Option<IncomingContext> {
     }
 }
 
-/// A part of a client's request: a subrequest, while it runs. The slot is here too, because the request may end first.
-struct PartTrace {
+/// A subrequest that is recorded. It is a state, which a fetch does not inherit: so the two are told apart. The slot is here
+/// too, because the client's request may end first.
+struct SubrequestTrace {
     slot: Rc<TraceSlot>,
-    span_id: SpanId,
+    /// Its own span, if it has one.
+    span_id: Option<SpanId>,
 }
 
 /// What a fetch into the cache inherits of its request.
@@ -193,7 +194,7 @@ fn begin(request: &mut Request) -> HandlerStep<'_> {
     let conf = site.location(request.location).confs.get::<Conf>();
     if request.is_subrequest() {
         begin_part(request, conf);
-    } else if request.flow.internal {
+    } else if request.flow.internal || request.flow.rewritten {
         // The decision stays; what the redirect has cleared is set again.
         if let Some(slot) = request.shared_if_made::<TraceSlot>() {
             tell_fetches(request, conf, &slot);
@@ -226,7 +227,8 @@ fn begin_request(request: &mut Request, conf: &Conf) {
     slot.sampled.set(sampled);
     if conf.tells_context() {
         let format = conf.format();
-        slot.with(|context| format.inject(request, context, &context.span_id, sampled));
+        let context = slot.context();
+        format.inject(request, context, &context.span_id, sampled);
     }
     tell_fetches(request, conf, &slot);
 }
@@ -240,11 +242,9 @@ fn samples(request: &mut Request, conf: &Conf) -> bool {
     }
     let slot = ensured_slot(request, conf);
     let sampler = request.site.main_confs.get::<MainConf>().sampler;
-    let judged = slot.with(|context| {
-        let parent = context.parent.as_ref().map(|parent| parent.sampled);
-        sampler.samples(&context.trace_id, parent)
-    });
-    judged.unwrap_or(false)
+    let context = slot.context();
+    let parent = context.parent.as_ref().map(|parent| parent.sampled);
+    sampler.samples(&context.trace_id, parent)
 }
 
 /// Leaves the context for fetches into the cache, if they have spans.
@@ -259,18 +259,17 @@ fn begin_part(request: &mut Request, conf: &Conf) {
     let Some(slot) = request.shared_if_made::<TraceSlot>() else {
         return;
     };
-    slot.ensure(|| None);
     let sampled = slot.sampled.get();
     let own = (sampled && conf.children & SUBREQUEST_SPANS != 0).then(random_id::<8>);
     if conf.tells_context() {
         let format: HeaderFormat = conf.format();
-        slot.with(|context| {
-            let span = own.as_ref().unwrap_or(&context.span_id);
-            format.inject(request, context, span, sampled);
-        });
+        let context = slot.context();
+        let span = own.as_ref().unwrap_or(&context.span_id);
+        format.inject(request, context, span, sampled);
     }
-    if let Some(span_id) = own {
-        request.set_state(PartTrace { slot, span_id });
+    tell_fetches(request, conf, &slot);
+    if sampled {
+        request.set_state(SubrequestTrace { slot, span_id: own });
     }
 }
 
@@ -281,16 +280,14 @@ fn end(request: &mut Request) -> HandlerStep<'_> {
         // With `log_subrequest` they come here, too.
         && !request.is_subrequest()
     {
-        slot.ensure(|| None);
         let site = Rc::clone(&request.site);
         let conf = site.location(request.location).confs.get::<Conf>();
         if let Some(exporter) = site.main_confs.get::<MainConf>().exporter.get() {
-            slot.with(|context| {
-                span::export_request(request, conf, context, exporter);
-                if conf.children & UPSTREAM_SPANS != 0 {
-                    span::export_tries(request, context, &context.span_id, exporter);
-                }
-            });
+            let context = slot.context();
+            span::export_request(request, conf, context, exporter);
+            if conf.children & UPSTREAM_SPANS != 0 {
+                span::export_tries(request, conf, context, &context.span_id, exporter);
+            }
         }
     }
     HandlerOutcome::Declined.into()
@@ -302,14 +299,13 @@ fn end_part(request: &mut Request) -> HandlerStep<'_> {
     let conf = site.location(request.location).confs.get::<Conf>();
     let exporter = site.main_confs.get::<MainConf>().exporter.get();
     if let (Some(exporter), Some((slot, span_id, kind))) = (exporter, part_of(request, conf)) {
-        slot.with(|context| {
-            if let Some(kind) = kind {
-                span::export_part(request, conf, context, (&span_id, kind), exporter);
-            }
-            if conf.children & UPSTREAM_SPANS != 0 {
-                span::export_tries(request, context, &span_id, exporter);
-            }
-        });
+        let context = slot.context();
+        if let Some(kind) = kind {
+            span::export_part(request, conf, context, (&span_id, kind), exporter);
+        }
+        if conf.children & UPSTREAM_SPANS != 0 {
+            span::export_tries(request, conf, context, &span_id, exporter);
+        }
     }
     HandlerOutcome::Declined.into()
 }
@@ -320,27 +316,27 @@ fn part_of(
     request: &mut Request,
     conf: &Conf,
 ) -> Option<(Rc<TraceSlot>, SpanId, Option<PartKind>)> {
-    if let Some(part) = request.state::<PartTrace>() {
-        return Some((
-            Rc::clone(&part.slot),
-            part.span_id,
-            Some(PartKind::Subrequest),
-        ));
-    }
-    if !request.is_subrequest() {
-        let fetch = request.fact::<FetchTrace>()?;
-        return Some((Rc::clone(&fetch.0), random_id(), Some(PartKind::Fill)));
-    }
-    // One that was not through the rewrite phase, such as a slice, or in a location without such spans.
-    let slot = request.shared_if_made::<TraceSlot>()?;
+    let (slot, own) = match request.state::<SubrequestTrace>() {
+        Some(part) => (Rc::clone(&part.slot), part.span_id),
+        None => match request.fact::<FetchTrace>() {
+            Some(fetch) => {
+                return Some((Rc::clone(&fetch.0), random_id(), Some(PartKind::Fill)));
+            }
+            // One that was not through the rewrite phase, such as a slice; or a fetch without a span.
+            None if !request.is_subrequest() => return None,
+            None => {
+                let slot = request.shared_if_made::<TraceSlot>()?;
+                let has_own = conf.children & SUBREQUEST_SPANS != 0;
+                (slot, has_own.then(random_id))
+            }
+        },
+    };
     if !slot.sampled.get() {
         return None;
     }
-    if conf.children & SUBREQUEST_SPANS != 0 {
-        return Some((slot, random_id(), Some(PartKind::Subrequest)));
-    }
-    let root = slot.with(|context| context.span_id)?;
-    Some((slot, root, None))
+    let root = slot.context().span_id;
+    let kind = own.map(|_| PartKind::Subrequest);
+    Some((slot, own.unwrap_or(root), kind))
 }
 
 /// The exporter of the process, which a reload without changes keeps.

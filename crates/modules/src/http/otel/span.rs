@@ -14,7 +14,7 @@ use proto::KnownField;
 
 use super::context::{SpanId, TraceContext, random_id};
 use super::exporter::SpanExporter;
-use super::rows::{Conf, REDACTED, SpanName};
+use super::rows::{Conf, FILL_SPANS, REDACTED, SpanName};
 use super::wire::{SpanHead, SpanKind, SpanWriter};
 
 /// The most captured headers of a span, of request and response each.
@@ -344,6 +344,7 @@ pub(super) enum PartKind {
 /// The spans of the tries of upstream servers, as children of `parent`.
 pub(super) fn export_tries(
     request: &Request,
+    conf: &Conf,
     context: &TraceContext,
     parent: &SpanId,
     exporter: &SpanExporter,
@@ -351,8 +352,10 @@ pub(super) fn export_tries(
     let Some(record) = request.upstream.get() else {
         return;
     };
-    // Those of a fetch are the fetch's children.
-    let made = record.tries.iter().filter(|one| !one.is_of_fetch);
+    // Those of a fetch are children of its span, if it has one.
+    let has_fills = conf.children & FILL_SPANS != 0;
+    let tries = record.tries.iter();
+    let made = tries.filter(|one| !(has_fills && one.is_of_fetch));
     for (resent, one) in made.enumerate() {
         if let Some(began) = one.began {
             export_try(request, one, (began, resent), (context, parent), exporter);
