@@ -94,6 +94,7 @@ mod mistakes;
 mod modes;
 mod ocsp;
 mod orphans;
+mod otel;
 mod proxy;
 mod proxy_command;
 mod proxy_ssl;

@@ -249,8 +249,8 @@ impl PhaseWalk {
                 let outcome = no_content(request);
                 self.end_pass(outcome, request);
             }
-            // Run by `log_phase` after the response; no pass enters it.
-            HttpPhase::Log => self.place = PhaseState::Arrived,
+            // Run by `log_phase` after the response; no pass enters them.
+            HttpPhase::Log | HttpPhase::PartEnd => self.place = PhaseState::Arrived,
         }
     }
 
