@@ -12,6 +12,7 @@ use proto::message::ResponseHead;
 
 pub use proto::h1::ChunkPiece;
 
+use super::explained::ShownFields;
 use super::no_response::NoResponse;
 use crate::request::Request;
 
@@ -41,6 +42,11 @@ pub trait UpstreamProtocol {
     /// The host for TLS, whose name the certificate must have unless the settings name another; `None`: no TLS.
     fn secure_host(&self) -> Option<&BStr> {
         None
+    }
+
+    /// The request line and the fields of a head that [`UpstreamProtocol::write_head`] has written, for `weir explain`.
+    fn shown_fields(&self, head: &[u8]) -> ShownFields {
+        super::explained::fields_of_lines(head)
     }
 
     /// Whether a request is written differently on each connection, as in HTTP/2 with its header compression and stream

@@ -38,6 +38,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         "The compression ratio achieved.",
     )
     .volatile()],
+    explain: http::module::ModuleExplain::Runs(&["gzip"]),
     ..HttpModule::EMPTY
 };
 

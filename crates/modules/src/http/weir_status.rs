@@ -50,6 +50,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         answer_groups(site.main_confs.get::<CacheZones>(), zones);
     },
     start: observation::start,
+    explain: http::module::ModuleExplain::Depends(&[(http::HttpPhase::Content, &["weir_status"])]),
     ..HttpModule::EMPTY
 };
 

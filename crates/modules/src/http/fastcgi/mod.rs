@@ -56,6 +56,10 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         .volatile(),
     ],
     nested: |confs| confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None),
+    explain: http::module::ModuleExplain::Exchange(|request| {
+        let settings = ProtocolSettings::<FastcgiProtocol>::of(request);
+        Ok(http::module::ExplainedExchange::Cached(settings, &SOURCE))
+    }),
     ..HttpModule::EMPTY
 };
 

@@ -85,6 +85,10 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         ),
     ],
     nested,
+    explain: http::module::ModuleExplain::Exchange(|request| {
+        let settings = ProtocolSettings::<ProxyProtocol>::of(request);
+        Ok(http::module::ExplainedExchange::Cached(settings, &SOURCE))
+    }),
     ..HttpModule::EMPTY
 };
 
