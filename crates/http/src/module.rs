@@ -18,7 +18,7 @@ use crate::http_loop::HttpLoop;
 use crate::http_site::{ConfSet, FrozenHttp, Location};
 use crate::request::Request;
 
-pub use crate::explain::{ExplainNotes, ExplainedExchange, ModuleExplain};
+pub use crate::explain::notes::{ExplainNotes, ModuleExplain};
 pub use crate::handler::{FilterVerdict, HandlerOutcome, HandlerStep, HttpPhase};
 pub use crate::http_site::{HttpHandshakeHandler, PhaseHandler, ResponseFilter, SessionStorage};
 pub use net::tls::HandshakeRefused;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bstr::{BString, ByteSlice};
 use conf::{BlockConfs, ConfSets, DirectiveLine};
 
-use crate::explain::WantedBlockHeads;
+use crate::explain::places::WantedBlockHeads;
 use crate::http_site::{HttpServer, Location, LocationId, LocationKind};
 use crate::kept_servers::{KeptServer, OutsideServers, ServerTraces};
 use crate::listen;

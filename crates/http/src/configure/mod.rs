@@ -15,7 +15,7 @@ use conf::{
 
 use crate::core::blocks::{BlockReaders, HandedDown};
 use crate::core::{self, LocationConf, ServerIdentity};
-use crate::explain::WantedBlockHeads;
+use crate::explain::places::WantedBlockHeads;
 use crate::http_site::FrozenHttp;
 use crate::kept_servers::{self, KeptHttp, OutsideServers};
 use crate::module::HttpModule;

@@ -3,12 +3,14 @@
 use bstr::{BStr, BString, ByteSlice};
 use net::upstream::{GroupOrigin, PeerSelection, UpstreamGroup, UpstreamGroups};
 
-use super::notes::{ExplainNotes, ExplainedExchange, StepResult};
+use super::notes::{ExplainNotes, StepResult};
 use super::places::ExplainedPlace;
-use crate::cache::{self, ExplainedCache, ExplainedCacheUse};
+use crate::cache::{self, CachedProtocol, ExplainedCache, ExplainedCacheUse};
 use crate::handler::HandlerOutcome;
 use crate::request::Request;
-use crate::upstream::{ExchangePlan, ExchangeTarget, explained_head, explained_selection};
+use crate::upstream::{
+    ExchangePlan, ExchangeTarget, SettingsRef, explained_head, explained_selection,
+};
 
 /// What another server would be asked.
 #[derive(Clone, Debug)]
@@ -45,38 +47,49 @@ pub struct ExplainedServerLine {
     pub place: Option<ExplainedPlace>,
 }
 
-/// The cache and the upstream server of a request.
-#[derive(Default)]
+/// The cache and the upstream server of a request: a fact of it, once they have been described.
+#[derive(Clone, Default)]
 pub(super) struct ExchangeReport {
     pub(super) cache: Option<ExplainedCache>,
     pub(super) upstream: Option<ExplainedUpstream>,
 }
 
-/// Describes an exchange. The error is the outcome of the handler, which asks no server.
-pub(super) fn describe_exchange(
+/// Describes an exchange through the cache, if the location has one. The error is the outcome of a handler that asks no
+/// server.
+pub fn describe_cached(
     request: &mut Request,
-    exchange: ExplainedExchange,
+    settings: &SettingsRef,
+    source: &CachedProtocol,
     notes: &mut ExplainNotes,
-) -> Result<ExchangeReport, HandlerOutcome> {
-    let (cache, plan) = match exchange {
-        ExplainedExchange::Cached(settings, source) => {
-            let cache = cache::explain_admission(request, &settings, source)?;
-            if let Some(cache) = &cache {
-                note_cache(request, cache, notes);
-            }
-            let purges = |cache: &ExplainedCache| cache.used_for == ExplainedCacheUse::Purge;
-            if cache.as_ref().is_some_and(purges) {
-                return Ok(ExchangeReport {
-                    cache,
-                    upstream: None,
-                });
-            }
-            (cache, (source.plan)(request)?)
+) -> Result<(), HandlerOutcome> {
+    let cache = cache::explain_admission(request, settings, source)?;
+    if let Some(cache) = &cache {
+        note_cache(request, cache, notes);
+    }
+    let purges = |cache: &ExplainedCache| cache.used_for == ExplainedCacheUse::Purge;
+    let upstream = match cache.as_ref().is_some_and(purges) {
+        true => None,
+        false => {
+            let plan = (source.plan)(request)?;
+            Some(describe_upstream(request, plan, notes)?)
         }
-        ExplainedExchange::Direct(plan) => (None, *plan),
     };
+    request.set_fact(ExchangeReport { cache, upstream });
+    Ok(())
+}
+
+/// Describes an exchange that no cache concerns.
+pub fn describe_direct(
+    request: &mut Request,
+    plan: ExchangePlan,
+    notes: &mut ExplainNotes,
+) -> Result<(), HandlerOutcome> {
     let upstream = Some(describe_upstream(request, plan, notes)?);
-    Ok(ExchangeReport { cache, upstream })
+    request.set_fact(ExchangeReport {
+        cache: None,
+        upstream,
+    });
+    Ok(())
 }
 
 fn note_cache(request: &Request, cache: &ExplainedCache, notes: &mut ExplainNotes) {

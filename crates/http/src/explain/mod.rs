@@ -17,8 +17,8 @@
 //! are served keep no places. Nothing is written, no script runs, no server is asked.
 
 mod exchange;
-mod notes;
-mod places;
+pub(crate) mod notes;
+pub(crate) mod places;
 mod question;
 mod search;
 mod walk;
@@ -43,14 +43,13 @@ use crate::lifecycle::{RequestRefusal, check_head, start_request};
 use crate::module::HttpModule;
 use crate::request::Request;
 use crate::{current_loop, tls};
+use exchange::ExchangeReport;
 use question::ExplainCarrier;
 use walk::ExplainedWalk;
 
 pub use crate::cache::{ExplainedCache, ExplainedCacheUse};
-pub use exchange::{ExplainedServerLine, ExplainedUpstream};
-pub use notes::{
-    DescribedHandler, ExplainNotes, ExplainedExchange, ExplainedStep, ModuleExplain, StepResult,
-};
+pub use exchange::{ExplainedServerLine, ExplainedUpstream, describe_cached, describe_direct};
+pub use notes::{DescribedHandler, ExplainNotes, ExplainedStep, ModuleExplain, StepResult};
 pub use places::{BlockHeads, ExplainedLine, ExplainedPlace, ExplainedTree, WantedBlockHeads};
 pub use question::ExplainQuestion;
 pub use walk::ExplainEnd;
@@ -161,7 +160,6 @@ impl ExplainSubject {
         let mut walk = ExplainedWalk {
             modules: self.modules,
             notes: ExplainNotes::new(Rc::clone(&self.tree)),
-            exchange: Default::default(),
             answered_by: None,
         };
         let checked = match checked {
@@ -184,6 +182,9 @@ impl ExplainSubject {
             ExplainEnd::Response => Some(response_of(&mut request, &walk)),
             ExplainEnd::Elsewhere => None,
         };
+        let exchange = request.fact::<ExchangeReport>();
+        let exchange = exchange.map(|exchange| ExchangeReport::clone(&exchange));
+        let exchange = exchange.unwrap_or_default();
         Ok(Explanation {
             address: ExplainedChoice {
                 name: endpoint.address.to_string().into(),
@@ -194,8 +195,8 @@ impl ExplainSubject {
             location: self.location_of(&request),
             steps: walk.notes.steps,
             depends_on: walk.notes.depends_on,
-            cache: walk.exchange.cache,
-            upstream: walk.exchange.upstream,
+            cache: exchange.cache,
+            upstream: exchange.upstream,
             response,
         })
     }

@@ -6,11 +6,9 @@ use std::rc::Rc;
 use bstr::BString;
 
 use super::places::{ExplainedLine, ExplainedPlace, ExplainedTree};
-use crate::cache::CachedProtocol;
+use crate::block_ids::LocationId;
 use crate::handler::{HandlerOutcome, HandlerStep, HttpPhase};
-use crate::http_site::LocationId;
 use crate::request::Request;
-use crate::upstream::{ExchangePlan, SettingsRef};
 
 /// What `weir explain` does in the place of a module's handlers and its filter.
 ///
@@ -28,21 +26,14 @@ pub enum ModuleExplain {
     Aside(&'static [&'static str]),
     /// This function takes the place of the handlers, and says what it does.
     Described(DescribedHandler),
-    /// The content handler asks another server, which is described and not asked.
-    Exchange(fn(&mut Request) -> Result<ExplainedExchange, HandlerOutcome>),
+    /// The content handler asks another server, which is described and not asked: by `explain::describe_cached` or
+    /// `explain::describe_direct`.
+    Exchange(fn(&mut Request, &mut ExplainNotes) -> Result<(), HandlerOutcome>),
 }
 
 /// Takes the place of a handler in a phase, and notes what it decides.
 pub type DescribedHandler =
     for<'a> fn(&'a mut Request, HttpPhase, &'a mut ExplainNotes) -> HandlerStep<'a>;
-
-/// What a module would ask of another server.
-pub enum ExplainedExchange {
-    /// Through the cache, if the location has one.
-    Cached(SettingsRef, &'static CachedProtocol),
-    /// Past it.
-    Direct(Box<ExchangePlan>),
-}
 
 /// What a step came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

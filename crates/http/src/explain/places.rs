@@ -14,7 +14,7 @@ use base::sync::Mutex;
 use bstr::{BStr, BString, ByteSlice};
 use conf::{DirectiveNode, SourceMap};
 
-use crate::http_site::LocationId;
+use crate::block_ids::LocationId;
 
 /// Where the blocks of each server begin, in the order of their numbers.
 pub type BlockHeads = HashMap<u32, Vec<Span>>;

@@ -5,8 +5,7 @@ use std::rc::Rc;
 use bstr::BString;
 
 use super::notes::{ExplainNotes, StepResult};
-use super::walk::kind_sign;
-use crate::http_site::{HttpSite, LocationId};
+use crate::http_site::{HttpSite, LocationId, LocationKind};
 use crate::location_tree::LocationTree;
 use crate::route::SearchObserver;
 
@@ -119,5 +118,15 @@ impl SearchObserver for LocationSearchNotes {
         for location in tree.all_regexes() {
             self.add(location, SearchVerdict::NotTried);
         }
+    }
+}
+
+/// How a location is written.
+fn kind_sign(kind: &LocationKind) -> &'static str {
+    match kind {
+        LocationKind::Exact => "= ",
+        LocationKind::Prefix { regexes: false } => "^~ ",
+        LocationKind::Regex(_) => "~ ",
+        LocationKind::Prefix { regexes: true } | LocationKind::Named | LocationKind::Unnamed => "",
     }
 }

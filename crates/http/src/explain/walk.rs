@@ -7,11 +7,10 @@ use std::rc::Rc;
 
 use bstr::{BString, ByteSlice};
 
-use super::exchange::{ExchangeReport, describe_exchange};
 use super::notes::{ExplainNotes, ModuleExplain, StepResult};
 use super::search::LocationSearchNotes;
 use crate::handler::{FilterVerdict, HandlerOutcome, HttpPhase};
-use crate::http_site::{LocationId, LocationKind, PhaseHandler};
+use crate::http_site::{LocationId, PhaseHandler};
 use crate::module::HttpModule;
 use crate::phase::{PhaseAction, PhaseState, PhaseWalk, WalkStep};
 use crate::process_request::settle_status;
@@ -31,8 +30,6 @@ pub enum ExplainEnd {
 pub(super) struct ExplainedWalk {
     pub(super) modules: &'static [&'static HttpModule],
     pub(super) notes: ExplainNotes,
-    /// What would be asked of another server.
-    pub(super) exchange: ExchangeReport,
     /// The module that answered.
     pub(super) answered_by: Option<&'static HttpModule>,
 }
@@ -233,17 +230,10 @@ impl ExplainedWalk {
                 self.note_lines(module.name, names, request.location);
                 HandlerOutcome::Declined
             }
-            ModuleExplain::Exchange(exchange) => {
-                let described = exchange(request)
-                    .and_then(|exchange| describe_exchange(request, exchange, &mut self.notes));
-                match described {
-                    Ok(report) => {
-                        self.exchange = report;
-                        return None;
-                    }
-                    Err(outcome) => outcome,
-                }
-            }
+            ModuleExplain::Exchange(exchange) => match exchange(request, &mut self.notes) {
+                Ok(()) => return None,
+                Err(outcome) => outcome,
+            },
         };
         if phase == HttpPhase::Content && outcome != HandlerOutcome::Declined {
             self.answered_by = Some(module);
@@ -446,15 +436,5 @@ fn filter_lines(module: &HttpModule) -> Vec<&'static str> {
         ModuleExplain::ServesFiles(_)
         | ModuleExplain::Described(_)
         | ModuleExplain::Exchange(_) => Vec::new(),
-    }
-}
-
-/// How a location is written.
-pub(super) fn kind_sign(kind: &LocationKind) -> &'static str {
-    match kind {
-        LocationKind::Exact => "= ",
-        LocationKind::Prefix { regexes: false } => "^~ ",
-        LocationKind::Regex(_) => "~ ",
-        LocationKind::Prefix { regexes: true } | LocationKind::Named | LocationKind::Unnamed => "",
     }
 }

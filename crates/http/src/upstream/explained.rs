@@ -3,17 +3,13 @@
 
 use std::sync::Arc;
 
-use bstr::{BString, ByteSlice};
 use net::upstream::{PeerSelection, UpstreamGroup};
 
 use super::exchange::ExchangePlan;
 use super::no_response::NoResponse;
-use super::protocol::RequestLength;
+use super::protocol::{RequestLength, ShownFields};
 use super::request_content::describe_content;
 use crate::request::Request;
-
-/// Names and values that an upstream gets; one without a name is a line of its own.
-pub type ShownFields = Vec<(BString, BString)>;
 
 /// Writes the head of an exchange, and reads it back: what is shown is what is sent. Also how many bytes of body follow.
 pub(crate) fn explained_head(
@@ -37,18 +33,4 @@ pub(crate) fn explained_selection(
     group: Arc<UpstreamGroup>,
 ) -> PeerSelection {
     super::exchange_target::begin_selection(request, group).0
-}
-
-/// The lines of a head of HTTP/1, or of another protocol of lines.
-pub(super) fn fields_of_lines(head: &[u8]) -> ShownFields {
-    let mut lines = head.split_str("\r\n");
-    let first = lines.next().map(|line| (BString::default(), line.into()));
-    let fields =
-        lines
-            .take_while(|line| !line.is_empty())
-            .map(|line| match line.split_once_str(": ") {
-                Some((name, value)) => (name.into(), value.into()),
-                None => (BString::default(), line.into()),
-            });
-    first.into_iter().chain(fields).collect()
 }

@@ -54,12 +54,11 @@ pub mod variables;
 
 pub(crate) use client_watch::while_client_stays;
 pub use exchange::{Exchange, ExchangePlan, ExchangeTarget};
-pub use explained::ShownFields;
 pub(crate) use explained::{explained_head, explained_selection};
 pub use no_response::{NoResponse, RetryReasons};
 pub use protocol::{
     CarriedState, ChunkPiece, ContentLength, HeadProgress, ProtocolFault, RequestLength,
-    RequestTraits, UpstreamProtocol,
+    RequestTraits, ShownFields, UpstreamProtocol,
 };
 pub use request_content::RequestContent;
 pub use respond::exchange_and_respond;

@@ -6,13 +6,12 @@
 
 use std::any::Any;
 
-use bstr::BStr;
+use bstr::{BStr, BString, ByteSlice};
 use proto::fields::Fields;
 use proto::message::ResponseHead;
 
 pub use proto::h1::ChunkPiece;
 
-use super::explained::ShownFields;
 use super::no_response::NoResponse;
 use crate::request::Request;
 
@@ -46,7 +45,7 @@ pub trait UpstreamProtocol {
 
     /// The request line and the fields of a head that [`UpstreamProtocol::write_head`] has written, for `weir explain`.
     fn shown_fields(&self, head: &[u8]) -> ShownFields {
-        super::explained::fields_of_lines(head)
+        fields_of_lines(head)
     }
 
     /// Whether a request is written differently on each connection, as in HTTP/2 with its header compression and stream
@@ -172,6 +171,23 @@ pub trait UpstreamProtocol {
     fn is_tunnel(&self) -> bool {
         false
     }
+}
+
+/// Names and values that an upstream gets; one without a name is a line of its own.
+pub type ShownFields = Vec<(BString, BString)>;
+
+/// The lines of a head of HTTP/1, or of another protocol of lines.
+fn fields_of_lines(head: &[u8]) -> ShownFields {
+    let mut lines = head.split_str("\r\n");
+    let first = lines.next().map(|line| (BString::default(), line.into()));
+    let fields =
+        lines
+            .take_while(|line| !line.is_empty())
+            .map(|line| match line.split_once_str(": ") {
+                Some((name, value)) => (name.into(), value.into()),
+                None => (BString::default(), line.into()),
+            });
+    first.into_iter().chain(fields).collect()
 }
 
 /// What a request asked for.

@@ -57,7 +57,8 @@ fn judge(request: &mut Request) -> HandlerStep<'_> {
     }
 }
 
-/// For `weir explain`: the rule that decides, in the place of the handler.
+/// For `weir explain`: the rule that decides, in the place of the handler. The rules of a block are its `allow` and `deny`
+/// lines in their order, so the number of a rule finds its line. The handler itself then judges by the same list.
 fn describe<'a>(
     request: &'a mut Request,
     _: HttpPhase,

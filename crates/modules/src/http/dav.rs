@@ -142,7 +142,8 @@ fn is_served(request: &Request) -> bool {
     request.conf::<Conf>().methods & (1 << bit) != 0
 }
 
-/// For `weir explain`: nothing is changed on the disk.
+/// For `weir explain`: nothing is changed on the disk, and whether a change would succeed is not known without it: the
+/// explanation ends here. Methods that are not served decline, as in the handler.
 fn describe<'a>(
     request: &'a mut Request,
     _: HttpPhase,

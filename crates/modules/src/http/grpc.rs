@@ -39,8 +39,9 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         Some(GatewayPass::Variable(_)) | None => None,
     },
     nested,
-    explain: http::module::ModuleExplain::Exchange(|request| {
-        plan(request).map(|plan| http::module::ExplainedExchange::Direct(Box::new(plan)))
+    explain: http::module::ModuleExplain::Exchange(|request, notes| {
+        let plan = plan(request)?;
+        http::explain::describe_direct(request, plan, notes)
     }),
     ..HttpModule::EMPTY
 };

@@ -46,8 +46,9 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         declines: false,
     }),
     nested: |confs| confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None),
-    explain: http::module::ModuleExplain::Exchange(|request| {
-        plan(request).map(|plan| http::module::ExplainedExchange::Direct(Box::new(plan)))
+    explain: http::module::ModuleExplain::Exchange(|request, notes| {
+        let plan = plan(request)?;
+        http::explain::describe_direct(request, plan, notes)
     }),
     ..HttpModule::EMPTY
 };

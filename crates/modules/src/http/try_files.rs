@@ -176,6 +176,7 @@ fn describe<'a>(
         return HandlerOutcome::Declined.into();
     };
     let line = notes.place_of(request.location, &["try_files"]);
+    // Waits for the disk even where the kernel knows the answer: one search for both would be the waiting one.
     HandlerStep::later(async move {
         let Some(place) = FileRoot::of(request) else {
             return HandlerOutcome::Status(500);

@@ -81,10 +81,12 @@ pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<ExplainArguments, Stri
     Ok(arguments)
 }
 
+/// The value of an option, as it came.
 fn value(parser: &mut lexopt::Parser) -> Result<OsString, String> {
     parser.value().map_err(|error| error.to_string())
 }
 
+/// The same as text: what is no UTF-8 can be in no configuration either.
 fn text(parser: &mut lexopt::Parser) -> Result<String, String> {
     Ok(value(parser)?.to_string_lossy().into_owned())
 }
@@ -104,6 +106,7 @@ fn field(text: &str) -> Result<(BString, BString), String> {
     Ok((name.trim().into(), value.trim().into()))
 }
 
+/// An address, with a port if `$remote_port` matters.
 fn client(text: &str) -> Result<SocketAddr, String> {
     let ip = text
         .parse::<IpAddr>()
@@ -112,7 +115,9 @@ fn client(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| format!("invalid address \"{text}\""))
 }
 
-/// The request that the arguments mean.
+/// The request that the arguments mean. The URL is taken apart here and not by the code for requests, since a client has
+/// done that before a server sees any of it: the fragment stays with the client (RFC 9110, section 4.2.5), and an empty
+/// path is a slash (section 4.2.3).
 fn question(arguments: &ExplainArguments) -> Result<ExplainQuestion, String> {
     let url = &arguments.url;
     if url.contains(['\r', '\n', '\0', ' ']) {
@@ -163,7 +168,8 @@ fn question(arguments: &ExplainArguments) -> Result<ExplainQuestion, String> {
     })
 }
 
-/// Explains. Returns the exit code.
+/// Explains. Returns the exit code: 0 for any answer, 1 for a question without one, and 2, as with `weir check`, for a
+/// configuration that no server would run.
 pub(crate) fn run(
     identity: ProgramIdentity,
     arguments: &ExplainArguments,
@@ -193,10 +199,13 @@ pub(crate) fn run(
         }
     };
     let heads = std::mem::take(&mut *heads.lock());
+    let telling = live::telling_locations(&loaded.messages.nodes);
     let folder = startup.paths.configuration.parent().map(ToOwned::to_owned);
     match answer(loaded, heads, question.clone()) {
         Ok(explanation) => {
-            let live = arguments.live.then(|| live::ask(&question, &explanation));
+            let live = arguments
+                .live
+                .then(|| live::ask(&question, &explanation, &telling));
             let request = report::ExplainedRequest {
                 question: &question,
                 url: &arguments.url,
@@ -214,6 +223,9 @@ pub(crate) fn run(
 }
 
 /// Runs the question on an event loop of its own.
+///
+/// The configuration is not committed and its modules are not started: no cache is opened, no server is checked, no zone
+/// has a state that could be mistaken for that of the running server.
 fn answer(
     mut loaded: LoadedConfiguration,
     heads: BlockHeads,

@@ -1,4 +1,7 @@
 //! The answer of `weir explain`: text for an operator, JSON for programs.
+//!
+//! The text has one line for each step, with the place at its end, so that a reader can follow either column. What a value
+//! contains is made visible: it may come from the URL, and must not command the terminal.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
@@ -94,6 +97,7 @@ impl ReportPage {
         };
     }
 
+    /// The file and the line as a reader of this configuration would name them.
     fn place(&self, place: &ExplainedPlace) -> String {
         if place.file.as_os_str().is_empty() {
             return "-g".to_owned();
@@ -102,6 +106,7 @@ impl ReportPage {
         format!("{}:{}", file.display(), place.line)
     }
 
+    /// A choice with its reason, which is what the question is mostly about.
     fn choice(&mut self, kind: &str, choice: &ExplainedChoice) {
         let name = match choice.name.is_empty() {
             true => "\"\"".to_owned(),
@@ -111,11 +116,9 @@ impl ReportPage {
         self.line(("→", kind), &text, choice.place.as_ref(), LineLook::Plain);
     }
 
+    /// The head of a part, with an empty line above it.
     fn head(&mut self, text: &str) {
         self.out.push('\n');
-        let start = self.out.len();
-        self.line(("", ""), "", None, LineLook::Plain);
-        self.out.truncate(start);
         let _ = match self.colour {
             true => writeln!(self.out, "{}{text}\x1b[0m", LineLook::Bold.start()),
             false => writeln!(self.out, "{text}"),
@@ -123,7 +126,7 @@ impl ReportPage {
     }
 }
 
-/// Prints the text.
+/// Prints the text: the steps in the order in which they happen, then what follows from them, part by part.
 pub(super) fn print_text(
     request: &ExplainedRequest<'_>,
     explanation: &Explanation,
@@ -163,6 +166,7 @@ pub(super) fn print_text(
     terminal::print_text(format_args!("{}", page.out));
 }
 
+/// The sign says at a glance what decided, what did not, and what is open; colours only repeat it.
 fn write_step(page: &mut ReportPage, step: &ExplainedStep) {
     let (sign, look) = match step.result {
         StepResult::Applies => ("→", LineLook::Plain),
@@ -177,6 +181,7 @@ fn write_step(page: &mut ReportPage, step: &ExplainedStep) {
     );
 }
 
+/// The key as it is looked up: with `weir cache show` an operator finds the object by it.
 fn write_cache(page: &mut ReportPage, explanation: &Explanation) {
     let Some(cache) = &explanation.cache else {
         return;
@@ -203,6 +208,7 @@ fn cache_use(used_for: &ExplainedCacheUse) -> String {
     }
 }
 
+/// The group with its servers, and the head that one of them would get, in the order in which it is sent.
 fn write_upstream(page: &mut ReportPage, explanation: &Explanation) {
     let Some(upstream) = &explanation.upstream else {
         return;
@@ -236,6 +242,7 @@ fn write_upstream(page: &mut ReportPage, explanation: &Explanation) {
     }
 }
 
+/// The response, or who makes it: what is not the server's own is not guessed.
 fn write_response(page: &mut ReportPage, explanation: &Explanation) {
     page.head("response");
     let location = &explanation.location;
@@ -324,6 +331,7 @@ pub(super) fn print_json(
     terminal::print_line(format_args!("{out}"));
 }
 
+/// A member with a list of strings.
 fn json_strings<'a>(out: &mut String, name: &str, texts: impl Iterator<Item = &'a str>) {
     let _ = write!(out, ",\n  \"{name}\": [");
     for (index, text) in texts.enumerate() {
@@ -335,6 +343,7 @@ fn json_strings<'a>(out: &mut String, name: &str, texts: impl Iterator<Item = &'
     out.push(']');
 }
 
+/// The place as two members, which a program need not take apart.
 fn json_place(out: &mut String, place: Option<&ExplainedPlace>) {
     if let Some(place) = place {
         member(out, "file", &path_text(&place.file), ", ");
@@ -346,6 +355,7 @@ fn path_text(path: &Path) -> String {
     path.display().to_string()
 }
 
+/// A member with what was chosen, why, and where it stands.
 fn json_choice(out: &mut String, name: &str, choice: &ExplainedChoice) {
     let _ = write!(out, ",\n  \"{name}\": {{");
     member(out, "name", &shown(&choice.name), "");
@@ -354,6 +364,7 @@ fn json_choice(out: &mut String, name: &str, choice: &ExplainedChoice) {
     out.push('}');
 }
 
+/// Left out without a cache, so that its presence says that there is one.
 fn json_cache(out: &mut String, explanation: &Explanation) {
     let Some(cache) = &explanation.cache else {
         return;
@@ -368,6 +379,7 @@ fn json_cache(out: &mut String, explanation: &Explanation) {
     out.push('}');
 }
 
+/// Left out if no other server would be asked.
 fn json_upstream(out: &mut String, explanation: &Explanation) {
     let Some(upstream) = &explanation.upstream else {
         return;
@@ -407,6 +419,7 @@ fn json_upstream(out: &mut String, explanation: &Explanation) {
     let _ = write!(out, "], \"body_length\": {}}}", upstream.body_length);
 }
 
+/// Left out if the response is not the server's own.
 fn json_response(out: &mut String, explanation: &Explanation) {
     let Some(response) = &explanation.response else {
         return;

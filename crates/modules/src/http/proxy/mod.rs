@@ -85,9 +85,9 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         ),
     ],
     nested,
-    explain: http::module::ModuleExplain::Exchange(|request| {
+    explain: http::module::ModuleExplain::Exchange(|request, notes| {
         let settings = ProtocolSettings::<ProxyProtocol>::of(request);
-        Ok(http::module::ExplainedExchange::Cached(settings, &SOURCE))
+        http::explain::describe_cached(request, &settings, &SOURCE, notes)
     }),
     ..HttpModule::EMPTY
 };

@@ -17,6 +17,7 @@ pub(super) fn describe<'a>(
     phase: HttpPhase,
     notes: &'a mut ExplainNotes,
 ) -> HandlerStep<'a> {
+    // As the handler: a request that no location matched has run its server's script already.
     let root = request.site.server(request.server).root;
     if phase == HttpPhase::Rewrite && request.location == root {
         return HandlerOutcome::Declined.into();
@@ -24,6 +25,9 @@ pub(super) fn describe<'a>(
     HandlerStep::later(run(request, notes))
 }
 
+/// Runs the commands one at a time, and looks at the request between two of them: what has changed is what the command did.
+/// A step of another module that does more than compute is not run. Its variable keeps its value, and what follows depends
+/// on it, which the notes say.
 async fn run(request: &mut Request, notes: &mut ExplainNotes) -> HandlerOutcome {
     let site = Rc::clone(&request.site);
     let mut machine = ScriptMachine::step_by_step(request);
@@ -64,7 +68,8 @@ struct ScriptSight {
 }
 
 impl ScriptSight {
-    /// Notes what the command did.
+    /// Notes what the command did, in the words of its line. A value is shown as it was set: later commands may change it
+    /// again, and each has a line of its own.
     fn tell(
         &self,
         command: &ScriptCommand,
@@ -104,7 +109,7 @@ impl ScriptSight {
         notes.step(kind, result, format!("{}{more}", line.text), line.place);
     }
 
-    /// Where a rewrite led.
+    /// Where a rewrite led: without arguments where there were none before, so that the line is short.
     fn target(&self, request: &Request) -> String {
         let uri = &request.uri;
         match uri.args == self.args && uri.args.is_empty() {
