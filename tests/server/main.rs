@@ -37,6 +37,7 @@ mod echo;
 mod empty_gif;
 mod entrypoint;
 mod error_pages;
+mod explain;
 mod fastcgi;
 mod first_hour;
 mod formats;

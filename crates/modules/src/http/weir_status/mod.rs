@@ -56,6 +56,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         answer_groups(zones);
     },
     start: observation::start,
+    explain: http::module::ModuleExplain::Depends(&[(http::HttpPhase::Content, &["weir_status"])]),
     ..HttpModule::EMPTY
 };
 
