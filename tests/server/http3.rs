@@ -483,7 +483,7 @@ fn a_stop_finishes_what_has_begun() {
     client.end(&mut stream);
     let head = client.head(&mut stream);
     assert_eq!(head.status, 200);
-    server.signal(Signal::Quit);
+    server.signal(Signal::QUIT);
     let mut length = 0;
     while let Some(piece) = client.piece(&mut stream) {
         length += piece.len();

@@ -338,7 +338,8 @@ impl Http3Connection {
     /// Ends the connection because the client broke the protocol (RFC 9114, section 8).
     fn fail(&mut self, error: H3Error) -> Poll<()> {
         self.link.log_fault(&error, None);
-        self.link.quic.close(error.code.0, error.what.as_bytes());
+        // nginx's words; what it was is in our log.
+        self.link.quic.close(error.code.0, b"stream error");
         Poll::Ready(())
     }
 

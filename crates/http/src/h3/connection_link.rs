@@ -89,11 +89,14 @@ impl Http3Link {
         quic: &Rc<QuicConnection>,
     ) -> Http3Link {
         let limits = Http3Limits::of(&http.site(), client);
+        let mut decoder = QpackDecoder::new(TABLE_CAPACITY, limits.max_streams);
+        // What no request may have needs no entry.
+        decoder.set_max_text(limits.max_text);
         Http3Link {
             http: Rc::clone(http),
             client: Rc::clone(client),
             quic: Rc::clone(quic),
-            decoder: RefCell::new(QpackDecoder::new(TABLE_CAPACITY, limits.max_streams)),
+            decoder: RefCell::new(decoder),
             encoder: RefCell::default(),
             requests: RefCell::new(RequestReader::new(MessageVersion::HTTP_3)),
             budget: RefCell::new(ClientBudget::new(rt::now())),

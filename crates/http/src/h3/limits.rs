@@ -29,6 +29,7 @@ pub(super) const UNSENT: usize = 16 * 1024;
 pub(super) struct Http3Limits {
     pub(super) max_streams: usize,
     pub(super) max_block: u64,
+    pub(super) max_text: usize,
     pub(super) header_timeout: Duration,
     pub(super) core: Arc<LocationConf>,
     /// The number of the configuration that they are from.
@@ -42,6 +43,7 @@ impl Http3Limits {
         Http3Limits {
             max_streams: server.core.http3.max_concurrent_streams as usize,
             max_block: fields.saturating_mul(BLOCK_FACTOR as u64).max(LEAST_BLOCK),
+            max_text: server.core.large_buffer_size as usize,
             header_timeout: server.core.client_header_timeout,
             core: Arc::clone(&site.location(server.root).core),
             generation: site.generation,

@@ -18,7 +18,7 @@ use proto::qpack::SectionOutcome;
 
 use super::connection_link::{Http3Link, block_error, register};
 use super::limits::PREREAD;
-use super::stream_task::{StreamStart, decode_head};
+use super::stream_task::{Http3Start, decode_head};
 use crate::byte_stream::ByteStream;
 use crate::client_budget::price;
 use crate::client_stream::ClientStream;
@@ -37,7 +37,7 @@ pub(super) struct Http3StreamOver;
 
 /// Why a stream is over before both sides have ended it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum GivenUp {
+pub(super) enum StreamAbandonment {
     /// The client does not want the response any more, or has abandoned the request.
     ByClient,
     /// We have.
@@ -62,7 +62,7 @@ pub(super) struct Http3Stream {
     announced: Cell<Option<u64>>,
     /// Our side has ended, by its end or by a reset.
     is_ended: Cell<bool>,
-    given_up: Cell<Option<GivenUp>>,
+    given_up: Cell<Option<StreamAbandonment>>,
     pub(super) has_priority: Cell<bool>,
     /// The task, while its header block waits for the table.
     blocked: RefCell<Option<Waker>>,
@@ -97,7 +97,7 @@ enum InputEnd {
 enum HeadProgress {
     Expected,
     /// It has been decoded and not been taken.
-    Decoded(Box<StreamStart>),
+    Decoded(Box<Http3Start>),
     Taken,
 }
 
@@ -148,7 +148,7 @@ impl Http3Stream {
     pub(super) fn poll_head(
         &self,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Box<StreamStart>, Http3StreamOver>> {
+    ) -> Poll<Result<Box<Http3Start>, Http3StreamOver>> {
         let mut side = self.receive.borrow_mut();
         loop {
             match std::mem::replace(&mut side.head, HeadProgress::Taken) {
@@ -168,11 +168,6 @@ impl Http3Stream {
         self.read_ahead(&mut Context::from_waker(Waker::noop()));
         let side = self.receive.borrow();
         !(side.end == InputEnd::Complete && side.input.is_empty())
-    }
-
-    /// Whether nothing has come yet.
-    pub(super) fn is_untouched(&self) -> bool {
-        self.receive.borrow().reader.is_untouched()
     }
 
     /// Whether the request may be a replay (RFC 8470).
@@ -434,7 +429,7 @@ impl Http3Stream {
             }
         }
         let given_up = self.given_up.get();
-        self.given_up.set(given_up.or(Some(GivenUp::ByUs)));
+        self.given_up.set(given_up.or(Some(StreamAbandonment::ByUs)));
         Http3StreamOver
     }
 
@@ -443,7 +438,7 @@ impl Http3Stream {
         if self.given_up.get().is_some() {
             return;
         }
-        self.given_up.set(Some(GivenUp::ByClient));
+        self.given_up.set(Some(StreamAbandonment::ByClient));
         self.link.log(
             host::error_log::LogLevel::Info,
             format_args!(
@@ -461,7 +456,7 @@ impl Http3Stream {
     pub(super) fn close_by_client(&self) {
         let given_up = self.given_up.get();
         self.given_up
-            .set(given_up.or(Some(GivenUp::WithConnection)));
+            .set(given_up.or(Some(StreamAbandonment::WithConnection)));
         self.wake_blocked();
     }
 
@@ -543,7 +538,7 @@ impl Http3Stream {
             self.send.borrow_mut().reset(code.0);
         }
         let given_up = self.given_up.get();
-        self.given_up.set(given_up.or(Some(GivenUp::ByUs)));
+        self.given_up.set(given_up.or(Some(StreamAbandonment::ByUs)));
         self.reset_code.set(self.reset_code.get().or(Some(code)));
         self.stop_content(code);
     }
@@ -564,7 +559,7 @@ impl Http3Stream {
     /// Closes the stream once its request is over, in the way that its state requires.
     pub(super) fn close_stream(&self) {
         let code = match self.given_up.get() {
-            Some(GivenUp::ByClient) => H3ErrorCode::REQUEST_CANCELLED,
+            Some(StreamAbandonment::ByClient) => H3ErrorCode::REQUEST_CANCELLED,
             // The response is complete, the request's content is not: the client is told to stop sending (RFC 9114, section
             // 4.1).
             None if self.is_ended.get() => H3ErrorCode::NO_ERROR,

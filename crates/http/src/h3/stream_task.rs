@@ -28,7 +28,7 @@ use crate::stream_request::{
 };
 
 /// What the life of a request starts from.
-pub(super) struct StreamStart {
+pub(super) struct Http3Start {
     /// The request, of which only the head has been filled in.
     request: Box<Request>,
     verdict: Result<(), MalformedRequest>,
@@ -36,9 +36,9 @@ pub(super) struct StreamStart {
 }
 
 /// Closes the stream however its task ends: a panic or an abort must not leave it open for the client.
-struct OpenStream(Rc<Http3Stream>);
+struct OpenHttp3Stream(Rc<Http3Stream>);
 
-impl Drop for OpenStream {
+impl Drop for OpenHttp3Stream {
     fn drop(&mut self) {
         let link = &self.0.link;
         link.has_ended_tasks.set(true);
@@ -53,11 +53,11 @@ impl Drop for OpenStream {
 
 /// Serves the request of a stream, from its first byte to its last log line.
 pub(super) async fn serve_stream(stream: Rc<Http3Stream>) {
-    let open = OpenStream(Rc::clone(&stream));
+    let open = OpenHttp3Stream(Rc::clone(&stream));
     let Some(start) = read_head(&stream).await else {
         return;
     };
-    let StreamStart {
+    let Http3Start {
         mut request,
         verdict,
         mut facts,
@@ -77,7 +77,7 @@ pub(super) async fn serve_stream(stream: Rc<Http3Stream>) {
     if host::error_log::debug_is_on() {
         debug_head(&request, "http3");
     }
-    let mut carrier = StreamCarrier {
+    let mut carrier = Http3Carrier {
         stream: &stream,
         is_malformed: verdict.is_err(),
         facts,
@@ -101,7 +101,7 @@ fn is_safe(method: Method) -> bool {
 }
 
 /// Reads the head of the request. `None`: there will be no request; why has been logged, and the stream is reset.
-async fn read_head(stream: &Rc<Http3Stream>) -> Option<Box<StreamStart>> {
+async fn read_head(stream: &Rc<Http3Stream>) -> Option<Box<Http3Start>> {
     let link = &stream.link;
     let timeout: Duration = link.limits.borrow().header_timeout;
     let timer = rt::Timer::new();
@@ -139,7 +139,7 @@ async fn read_head(stream: &Rc<Http3Stream>) -> Option<Box<StreamStart>> {
 pub(super) fn decode_head(
     stream: &Http3Stream,
     block: &[u8],
-) -> Result<Option<Box<StreamStart>>, H3Error> {
+) -> Result<Option<Box<Http3Start>>, H3Error> {
     let link = &stream.link;
     let site = link.http.site();
     let core = &site.server(link.client.first_server()).core;
@@ -191,7 +191,7 @@ pub(super) fn decode_head(
     if verdict.is_err() {
         link.spend(price::STREAM)?;
     }
-    Ok(Some(Box::new(StreamStart {
+    Ok(Some(Box::new(Http3Start {
         request,
         verdict,
         facts,
@@ -199,7 +199,7 @@ pub(super) fn decode_head(
 }
 
 /// The part of one stream in the life of its request.
-struct StreamCarrier<'a> {
+struct Http3Carrier<'a> {
     stream: &'a Rc<Http3Stream>,
     facts: StreamHeadFacts,
     /// `Content-Length`, if the client sent it.
@@ -208,7 +208,7 @@ struct StreamCarrier<'a> {
     is_malformed: bool,
 }
 
-impl StreamCarrier<'_> {
+impl Http3Carrier<'_> {
     /// Notes `Content-Length`, and compares it with what is already known of the content.
     fn take_length(&mut self, request: &Request) -> Result<(), RequestRefusal> {
         let Some(length) = announced_length(request)? else {
@@ -225,7 +225,7 @@ impl StreamCarrier<'_> {
     }
 }
 
-impl RequestCarrier for StreamCarrier<'_> {
+impl RequestCarrier for Http3Carrier<'_> {
     type End = ();
 
     const HAS_REQUEST_LINE: bool = false;

@@ -66,11 +66,6 @@ impl ClientUniStreams {
         });
     }
 
-    /// Whether the client has said what it supports.
-    pub(super) fn has_control(&self) -> bool {
-        self.has_control
-    }
-
     /// Reads what has come. An error ends the connection.
     pub(super) fn poll(
         &mut self,

@@ -225,13 +225,6 @@ impl H3FrameReader {
         }
     }
 
-    /// Whether nothing has come of a request yet: neither its head nor a part of a frame.
-    pub fn is_untouched(&self) -> bool {
-        self.progress == StreamProgress::Nothing
-            && self.state == ReadState::Kind
-            && !self.number.is_begun()
-    }
-
     /// Frees the memory of large payloads.
     pub fn shrink(&mut self) {
         if self.state == ReadState::Kind {

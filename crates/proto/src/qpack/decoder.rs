@@ -64,6 +64,8 @@ pub struct QpackDecoder {
     known_received: u64,
     /// The maximum capacity by our settings.
     allowed: usize,
+    /// The longest name or value of an entry that is taken (section 7.4), in bytes.
+    max_text: usize,
     /// The streams whose blocks wait, and how many insertions each needs. [`QpackDecoder::max_blocked`] bounds it.
     blocked: Vec<(u64, u64)>,
     max_blocked: usize,
@@ -86,7 +88,7 @@ struct SectionPrefix {
 }
 
 /// Where a name is.
-enum NameSource {
+enum QpackNameSource {
     Static(usize),
     /// The index in our table, 0 the newest.
     Dynamic(usize),
@@ -103,6 +105,7 @@ impl QpackDecoder {
             inserted: 0,
             known_received: 0,
             allowed: max_capacity,
+            max_text: usize::MAX / HUFFMAN_WORST,
             blocked: Vec::new(),
             max_blocked,
             pending: Vec::new(),
@@ -110,6 +113,11 @@ impl QpackDecoder {
             name: Vec::new(),
             value: Vec::new(),
         }
+    }
+
+    /// Sets the longest name or value of an entry.
+    pub fn set_max_text(&mut self, bytes: usize) {
+        self.max_text = bytes;
     }
 
     // -- the encoder stream --
@@ -161,11 +169,11 @@ impl QpackDecoder {
             return self.insert_named(first, rest);
         }
         if first & 0x40 != 0 {
-            let most = self.table.max();
+            let most = self.longest();
             if !read_text_some(first, 5, rest, most, &mut self.name)? {
                 return Ok(None);
             }
-            return self.insert_value(NameSource::Scratch, rest);
+            return self.insert_value(QpackNameSource::Scratch, rest);
         }
         let Some(number) = some(integer::read_some(first, 5, rest))? else {
             return Ok(None);
@@ -181,8 +189,13 @@ impl QpackDecoder {
         let entry = *self.table.get(number).ok_or(QpackError::InvalidIndex)?;
         self.value.clear();
         self.value.extend_from_slice(self.table.value(&entry));
-        self.insert(entry.known, &NameSource::Dynamic(number))?;
+        self.insert(entry.known, &QpackNameSource::Dynamic(number))?;
         Ok(Some(()))
+    }
+
+    /// The longest text of an entry that could be inserted.
+    fn longest(&self) -> usize {
+        self.table.max().min(self.max_text)
     }
 
     /// Insert with a name reference (section 4.3.2).
@@ -192,8 +205,8 @@ impl QpackDecoder {
         };
         let is_static = first & 0x40 != 0;
         let name = match is_static {
-            true if index < static_table::ENTRIES.len() => NameSource::Static(index),
-            false if self.table.get(index).is_some() => NameSource::Dynamic(index),
+            true if index < static_table::ENTRIES.len() => QpackNameSource::Static(index),
+            false if self.table.get(index).is_some() => QpackNameSource::Dynamic(index),
             _ => return Err(QpackError::InvalidIndex),
         };
         self.insert_value(name, rest)
@@ -202,40 +215,40 @@ impl QpackDecoder {
     /// Reads the value of an insertion, and inserts it.
     fn insert_value(
         &mut self,
-        name: NameSource,
+        name: QpackNameSource,
         rest: &mut &[u8],
     ) -> Result<Option<()>, QpackError> {
         let Some((&first, after)) = rest.split_first() else {
             return Ok(None);
         };
         *rest = after;
-        let most = self.table.max();
+        let most = self.longest();
         if !read_text_some(first, 7, rest, most, &mut self.value)? {
             return Ok(None);
         }
         let known = match name {
-            NameSource::Static(index) => static_table::KNOWN[index],
-            NameSource::Dynamic(index) => {
+            QpackNameSource::Static(index) => static_table::KNOWN[index],
+            QpackNameSource::Dynamic(index) => {
                 self.table.get(index).map_or(KnownField::Other, |e| e.known)
             }
-            NameSource::Scratch => KnownField::from_name(&self.name),
+            QpackNameSource::Scratch => KnownField::from_name(&self.name),
         };
         self.insert(known, &name)?;
         Ok(Some(()))
     }
 
     /// Inserts an entry with the value in the scratch memory.
-    fn insert(&mut self, known: KnownField, name: &NameSource) -> Result<(), QpackError> {
+    fn insert(&mut self, known: KnownField, name: &QpackNameSource) -> Result<(), QpackError> {
         let (name, length) = match name {
-            NameSource::Static(index) => {
+            QpackNameSource::Static(index) => {
                 let text = static_table::ENTRIES[*index].0;
                 (EntryName::Text(text), text.len())
             }
-            NameSource::Dynamic(index) => {
+            QpackNameSource::Dynamic(index) => {
                 let entry = self.table.get(*index).ok_or(QpackError::InvalidIndex)?;
                 (EntryName::Entry(*index), self.table.name(entry).len())
             }
-            NameSource::Scratch => (EntryName::Text(&self.name), self.name.len()),
+            QpackNameSource::Scratch => (EntryName::Text(&self.name), self.name.len()),
         };
         // Unlike in HPACK, it must fit (section 3.2.2).
         if length + self.value.len() + ENTRY_OVERHEAD > self.table.max() {
@@ -265,8 +278,8 @@ impl QpackDecoder {
     /// The stream was abandoned before its block was decoded: the peer may forget what the block referred to (section 2.2.2.2).
     pub fn cancel_stream(&mut self, stream: u64) {
         self.blocked.retain(|blocked| blocked.0 != stream);
-        // Without a table there are no references, so that the peer need not be told.
-        if self.table.max() > 0 {
+        // A peer that may have no table cannot have references.
+        if self.allowed > 0 {
             write_stream_id(stream, 0x40, 6, &mut self.output);
         }
     }
@@ -425,31 +438,31 @@ impl QpackDecoder {
                 if index >= static_table::ENTRIES.len() {
                     return Err(QpackError::InvalidIndex);
                 }
-                (NameSource::Static(index), first & 0x20 != 0)
+                (QpackNameSource::Static(index), first & 0x20 != 0)
             }
             _ if first & 0x40 != 0 => {
                 let index = self.before_base(number(4, rest)?, prefix)?;
-                (NameSource::Dynamic(index), first & 0x20 != 0)
+                (QpackNameSource::Dynamic(index), first & 0x20 != 0)
             }
             _ if first & 0x20 != 0 => {
                 read_text(first, 3, rest, &mut self.name)?;
-                (NameSource::Scratch, first & 0x10 != 0)
+                (QpackNameSource::Scratch, first & 0x10 != 0)
             }
             _ => {
                 let index = self.table_index(after_base(number(3, rest)?), prefix)?;
-                (NameSource::Dynamic(index), first & 0x08 != 0)
+                (QpackNameSource::Dynamic(index), first & 0x08 != 0)
             }
         };
         let (&value, after) = rest.split_first().ok_or(QpackError::Truncated)?;
         *rest = after;
         read_text(value, 7, rest, &mut self.value)?;
         let (name, known) = match name {
-            NameSource::Static(i) => (static_table::ENTRIES[i].0, static_table::KNOWN[i]),
-            NameSource::Dynamic(i) => {
+            QpackNameSource::Static(i) => (static_table::ENTRIES[i].0, static_table::KNOWN[i]),
+            QpackNameSource::Dynamic(i) => {
                 let entry = self.table.get(i).ok_or(QpackError::InvalidIndex)?;
                 (self.table.name(entry), entry.known)
             }
-            NameSource::Scratch => (&self.name[..], KnownField::from_name(&self.name)),
+            QpackNameSource::Scratch => (&self.name[..], KnownField::from_name(&self.name)),
         };
         Ok(DecodedField {
             name,
@@ -533,7 +546,10 @@ fn read_text_some(
         return Ok(true);
     }
     huffman::decode(text, out).map_err(|_| QpackError::InvalidHuffman)?;
-    Ok(true)
+    match out.len() > most {
+        true => Err(QpackError::InvalidCapacity),
+        false => Ok(true),
+    }
 }
 
 /// Writes the identifier of a stream behind a pattern.
@@ -664,6 +680,20 @@ mod tests {
             assert_eq!(counts.sum::<Result<u32, QpackError>>(), Ok(6));
             assert_eq!(list(&decoder), list(&whole));
             assert!(decoder.pending.is_empty());
+        }
+    }
+
+    #[test]
+    fn texts_of_entries_have_a_bound() {
+        let mut decoder = QpackDecoder::new(4096, 0);
+        decoder.set_max_text(4);
+        assert_eq!(decoder.handle_instructions(&hex("3fe11f 4461626364 0461626364")), Ok(2));
+        for wrong in ["456162636465 00", "4161 056162636465", "4161 8418c631ff"] {
+            let mut decoder = QpackDecoder::new(4096, 0);
+            decoder.set_max_text(4);
+            let input = [hex("3fe11f"), hex(wrong)].concat();
+            let result = decoder.handle_instructions(&input);
+            assert_eq!(result, Err(QpackError::InvalidCapacity), "{wrong}");
         }
     }
 
