@@ -344,13 +344,18 @@ impl QuicEndpoint {
         };
         let full = self.arrivals.borrow().len() >= ARRIVAL_LIMIT;
         let collector = HelloCollector::new(&quinn_proto::ConnectionId::new(&id));
-        let Some(collector) = collector.filter(|_| !full) else {
+        let Some(mut collector) = collector.filter(|_| !full) else {
             return self.core.borrow_mut().ignore(incoming);
         };
-        let state = Rc::new(ArrivalState::new(id.clone(), incoming, collector));
+        let progress = collector.take_datagram(datagram);
+        // Noise must not take the place of clients.
+        if !collector.is_authentic() {
+            return self.core.borrow_mut().ignore(incoming);
+        }
+        let state = ArrivalState::new(id.clone(), incoming, collector, progress);
+        let state = Rc::new(state);
         self.arrivals.borrow_mut().insert(id, Rc::clone(&state));
         self.half_open.set(self.half_open.get() + 1);
-        state.take_datagram(datagram);
         (self.take)(QuicArrival::new(Rc::clone(self), state));
     }
 
@@ -531,6 +536,10 @@ impl Drop for AcceptingGuard {
         if let Some(endpoint) = self.0.upgrade() {
             endpoint.is_accepting.set(false);
             loops::stop_accepting(endpoint.owner);
+            // Those who have not said yet what they want would be waited for.
+            for state in endpoint.arrivals.borrow().values() {
+                state.give_up();
+            }
             endpoint.wake_reader();
         }
     }
