@@ -11,9 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::NumberMap;
-use host::engine::{
-    CUT_GRACE, ConnectionSink, ListenerSpec, LoopContext, LoopListener, MoveScope,
-};
+use host::engine::{CUT_GRACE, ConnectionSink, ListenerSpec, LoopContext, LoopListener, MoveScope};
 use host::error_log::LogLevel;
 use host::listen::ListenAddress;
 use host::loop_slots::MovingConnection;

@@ -569,8 +569,7 @@ fn check_versions(
     let settings = frozen.server(server).tls.as_ref();
     let settings = settings.and_then(|service| service.settings.as_ref());
     if endpoint.quic && settings.is_some_and(|settings| !settings.speaks_1_3()) {
-        let message =
-            "\"ssl_protocols\" must enable TLSv1.3 for the \"listen ... quic\" directive";
+        let message = "\"ssl_protocols\" must enable TLSv1.3 for the \"listen ... quic\" directive";
         let span = places.get(server.0 as usize).copied();
         line.level.report(Diagnostic::error(message, span));
     }

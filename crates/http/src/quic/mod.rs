@@ -197,7 +197,10 @@ async fn connect(
     let accepted = arrival.accept(handshake, &transport).await;
     accepted.map_err(|closed| {
         let message = format_args!("{closed} while SSL handshaking");
-        place.engine.http.log_client(LogLevel::Info, client, message);
+        place
+            .engine
+            .http
+            .log_client(LogLevel::Info, client, message);
         TlsAcceptFailure::Proven
     })
 }
