@@ -82,7 +82,10 @@ impl ArrivalState {
         }
     }
 
-    fn poll_hello(&self, context: &Context<'_>) -> Poll<Result<Box<ReceivedHello>, HandshakeError>> {
+    fn poll_hello(
+        &self,
+        context: &Context<'_>,
+    ) -> Poll<Result<Box<ReceivedHello>, HandshakeError>> {
         match &*self.hello.borrow() {
             HelloProgress::Complete(message) => Poll::Ready(ReceivedHello::of_message(message)),
             HelloProgress::Broken => Poll::Ready(Err(HandshakeError::NotTls)),

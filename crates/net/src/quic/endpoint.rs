@@ -19,11 +19,13 @@ use quinn_proto::{
     EndpointEvent, Incoming, ServerConfig, Transmit,
 };
 use rt::net::{
-    DatagramBuffers, BatchedUdpSocket, OutgoingDatagrams, IncomingDatagram, SocketAddress,
+    BatchedUdpSocket, DatagramBuffers, IncomingDatagram, OutgoingDatagrams, SocketAddress,
 };
 
 use super::arrival::{ArrivalState, QuicArrival};
-use super::connection_ids::{IdCipher, IdIssuer, IdOwner, QuicSecret, destination_id, this_process};
+use super::connection_ids::{
+    IdCipher, IdIssuer, IdOwner, QuicSecret, destination_id, this_process,
+};
 use super::handshake_crypto::{HandshakeCrypto, VERSION};
 use super::initial_hello::HelloCollector;
 use super::link::ConnectionLink;
@@ -320,12 +322,7 @@ impl QuicEndpoint {
         is_needed && !incoming.remote_address_validated() && incoming.may_retry()
     }
 
-    fn take_client(
-        self: &Rc<Self>,
-        incoming: Incoming,
-        datagram: &[u8],
-        answer: &mut Vec<u8>,
-    ) {
+    fn take_client(self: &Rc<Self>, incoming: Incoming, datagram: &[u8], answer: &mut Vec<u8>) {
         if !self.is_accepting.get() {
             let transmit = self.core.borrow_mut().refuse(incoming, answer);
             self.send(&transmit, answer);
