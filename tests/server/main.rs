@@ -100,6 +100,7 @@ mod proxy;
 mod proxy_command;
 mod proxy_ssl;
 mod queue;
+mod quic;
 mod random_index;
 mod ranges;
 mod realip;

@@ -26,6 +26,7 @@ pub(crate) fn all() -> Vec<Case> {
         web::s3(),
         web::registry(),
         web::webdav(),
+        web::http3(),
         wire::redis(),
         wire::mysql(),
         wire::dns(),

@@ -74,6 +74,8 @@ struct ReceiveSide {
     reader: H3FrameReader,
     /// What has been read of the stream and not been parsed.
     chunk: Bytes,
+    /// A DATA frame has come.
+    has_content: bool,
     /// Content that has arrived and that no handler has read.
     input: Vec<u8>,
     /// A header block that waits for the table.
@@ -125,6 +127,7 @@ impl Http3Stream {
                 stream: receive,
                 reader: H3FrameReader::new(FramePlace::Request, link.limits.borrow().max_block),
                 chunk: Bytes::new(),
+                has_content: false,
                 input: Vec::new(),
                 waiting: None,
                 head: HeadProgress::Expected,
@@ -167,7 +170,8 @@ impl Http3Stream {
     pub(super) fn may_have_content(&self) -> bool {
         self.read_ahead(&mut Context::from_waker(Waker::noop()));
         let side = self.receive.borrow();
-        !(side.end == InputEnd::Complete && side.input.is_empty())
+        // A DATA frame is content, even if it is empty.
+        side.has_content || side.end != InputEnd::Complete
     }
 
     /// Whether the request may be a replay (RFC 8470).
@@ -246,6 +250,7 @@ impl Http3Stream {
             match event {
                 H3Event::More => break false,
                 H3Event::Data { bytes, begins } => {
+                    side.has_content = true;
                     // A frame without content costs the client two bytes and moves nothing forward.
                     if bytes.is_empty() && begins {
                         self.link.spend(price::EMPTY)?;

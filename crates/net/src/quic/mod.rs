@@ -33,12 +33,15 @@ mod link;
 mod loops;
 mod path_proof;
 mod settings;
+mod socket_advice;
 mod stream;
 
 pub use arrival::QuicArrival;
 pub use connection::{QuicClosed, QuicConnection};
 pub use connection_ids::QuicSecret;
 pub use endpoint::{QuicEndpoint, QuicEndpointSettings, QuicListener};
-pub use loops::{hand_over_datagrams, serve_other_processes, update_endpoints};
+pub use loops::{
+    hand_over_datagrams, receive_for_stuck_loop, serve_other_processes, update_endpoints,
+};
 pub use settings::{CongestionControl, QuicTransport};
 pub use stream::{QuicReceiveStream, QuicReceived, QuicSendStream, QuicStreamError};
