@@ -266,6 +266,16 @@ pub fn allow_reuse_port(socket: &OwnedFd) -> io::Result<()> {
     Ok(sockopt::set_socket_reuseport(socket, true)?)
 }
 
+/// What was allowed by [`allow_reuse_port`] is over; sockets that have joined stay.
+pub fn forbid_reuse_port(socket: &OwnedFd) -> io::Result<()> {
+    Ok(sockopt::set_socket_reuseport(socket, false)?)
+}
+
+/// Whether a listening IPv6 socket takes no IPv4 connections.
+pub fn is_ipv6_only(socket: &OwnedFd) -> bool {
+    sockopt::ipv6_v6only(socket).unwrap_or(true)
+}
+
 fn bind(socket: &OwnedFd, address: &ListenAddress) -> rustix::io::Result<()> {
     match address {
         ListenAddress::Tcp(address) | ListenAddress::Udp(address) => {

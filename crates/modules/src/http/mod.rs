@@ -12,6 +12,7 @@ mod cache_path;
 mod cache_purge;
 mod charset;
 mod client_scope;
+mod compressed_copies;
 mod dav;
 #[cfg(feature = "debug-stall")]
 mod debug_block;
@@ -153,6 +154,7 @@ pub static MODULES: &[&::http::HttpModule] = &[
     &charset::MODULE,
     &ssi::MODULE,
     &addition::JOIN,
+    &compressed_copies::MODULE,
     &brotli::MODULE,
     &zstd::MODULE,
     &gzip::MODULE,

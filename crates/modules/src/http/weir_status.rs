@@ -15,6 +15,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use crate::shared::compressed_copies::CompressedCopies;
 use crate::shared::observation::slowest::SlowRequest;
 use crate::shared::observation::{self, Observation};
 use crate::shared::span_counters::SpanCounters;
@@ -110,11 +111,12 @@ fn group_part(format: StatusFormat, caches: &[Arc<CacheZone>], zones: &ZoneRegis
             let slowest = Observation::of(zones).slowest.list();
             text(&loops, &pools)
                 + &cache_text(caches)
+                + &copies_text(zones)
                 + &spans_text(zones)
                 + &slowest_text(&slowest)
         }
         StatusFormat::Json => {
-            json_lists(zones.group().place(), (&loops, &pools), caches, zones).join("\n")
+            json_lists(zones.group().place(), &loops, &pools, caches, zones).join("\n")
         }
     }
 }
@@ -160,7 +162,7 @@ fn groups_text(parts: &[(usize, Option<String>)]) -> String {
 
 /// The lists of the groups, joined. A group that does not answer is in none of them.
 fn groups_json(parts: &[(usize, Option<String>)]) -> String {
-    let joined = [0, 1, 2, 3].map(|list| {
+    let joined = [0, 1, 2, 3, 4].map(|list| {
         let lists = parts.iter().filter_map(|(_, part)| {
             let list = part.as_ref()?.split('\n').nth(list)?;
             Some(list).filter(|list| !list.is_empty())
@@ -172,25 +174,30 @@ fn groups_json(parts: &[(usize, Option<String>)]) -> String {
     json_object(&joined, &groups)
 }
 
-/// The JSON object of lists of loops, pools, caches and counters of spans.
-fn json_object([loops, pools, caches, spans]: &[String; 4], more: &str) -> String {
+/// The JSON object of lists of loops, pools, caches, compressed copies and counters of spans.
+fn json_object([loops, pools, caches, copies, spans]: &[String; 5], more: &str) -> String {
     format!(
-        "{{\"loops\":[{loops}],\"pools\":[{pools}],\"caches\":[{caches}],\"spans\":[{spans}]{more}}}\n"
+        "{{\"loops\":[{loops}],\"pools\":[{pools}],\"caches\":[{caches}],\"compressed_copies\":[{copies}],\"spans\":[{spans}]{more}}}\n"
     )
 }
 
-/// The elements of the lists of loops, pools, caches and counters of spans. With several groups each says which it belongs
-/// to.
+/// The elements of the lists of loops, pools, caches, compressed copies and counters of spans. With several groups each says
+/// which it belongs to.
 fn json_lists(
     group: WorkerGroup,
-    (loops, pools): (&[LoopStatus], &[PoolHandle]),
+    loops: &[LoopStatus],
+    pools: &[PoolHandle],
     caches: &[Arc<CacheZone>],
     zones: &ZoneRegistry,
-) -> [String; 4] {
-    let lists: [Vec<String>; 4] = [
+) -> [String; 5] {
+    let lists: [Vec<String>; 5] = [
         loops.iter().map(loop_json).collect(),
         pools.iter().map(pool_json).collect(),
         caches.iter().map(|cache| cache_json(cache)).collect(),
+        CompressedCopies::of(zones)
+            .iter()
+            .map(|all| copies_json(all))
+            .collect(),
         spans_json(zones).into_iter().collect(),
     ];
     lists.map(|list| match group.count {
@@ -238,8 +245,11 @@ fn page(request: &mut Request) -> HandlerStep<'_> {
         StatusFormat::Text => group_part(format, &caches, &engine.zones),
         StatusFormat::Json => {
             let (loops, pools) = (loops(&engine.zones), rt::pool::all());
-            let lists = json_lists(WorkerGroup::ALONE, (&loops, &pools), &caches, &engine.zones);
-            json_object(&lists, "")
+            let alone = WorkerGroup::ALONE;
+            json_object(
+                &json_lists(alone, &loops, &pools, &caches, &engine.zones),
+                "",
+            )
         }
     };
     respond(request, format, page).into()
@@ -447,6 +457,23 @@ fn used_buckets(buckets: &[u64]) -> usize {
         .map_or(0, |last| last + 1)
 }
 
+/// The compressed copies as a line of numbers; empty without memory for them.
+fn copies_text(zones: &ZoneRegistry) -> String {
+    let Some(copies) = CompressedCopies::of(zones) else {
+        return String::new();
+    };
+    let totals = copies.totals();
+    let mut out = format!(
+        "\ncompressed copies: {} with {} of {} bytes, {} being made\n ",
+        totals.copies, totals.held, totals.limit, totals.fills
+    );
+    for (name, value) in copies.counters.all() {
+        let _ = write!(out, " {name} {value}");
+    }
+    out.push('\n');
+    out
+}
+
 /// What became of spans; empty if none were ever exported.
 fn spans_text(zones: &ZoneRegistry) -> String {
     let mut out = String::new();
@@ -464,6 +491,21 @@ fn spans_json(zones: &ZoneRegistry) -> Option<String> {
     let totals = SpanCounters::existing(zones)?.totals();
     let members = totals.map(|(name, count)| format!("\"{name}\":{count}"));
     Some(format!("{{{}}}", members.join(",")))
+}
+
+/// The compressed copies as JSON, written by hand as everything here: it is flat, and the only free texts of the page are
+/// names and paths.
+fn copies_json(copies: &CompressedCopies) -> String {
+    let totals = copies.totals();
+    let mut out = format!(
+        "{{\"copies\":{},\"bytes\":{},\"max_bytes\":{},\"fills\":{}",
+        totals.copies, totals.held, totals.limit, totals.fills
+    );
+    for (name, value) in copies.counters.all() {
+        let _ = write!(out, ",\"{name}\":{value}");
+    }
+    out.push('}');
+    out
 }
 
 /// The slowest requests, with their ledgers; empty if there were none.

@@ -4,6 +4,7 @@
 //! ending a request can forget to return it.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt::Display;
 use std::sync::Arc;
 
@@ -111,9 +112,16 @@ pub(crate) struct ConnCounters {
 #[derive(Default)]
 struct CounterTable {
     /// Counters above 0; one that drops to 0 is removed.
-    counts: HashMap<Arc<[u8]>, u32>,
+    counts: HashMap<Arc<[u8]>, ConnCount>,
     /// The sum of the costs of all keys; at most the size of the shard.
     used: u64,
+}
+
+/// The counter of a key.
+struct ConnCount {
+    taken: u32,
+    /// The table's copy of the key, for slots to share: a slot then costs no allocation for a key that is known.
+    key: Arc<[u8]>,
 }
 
 /// One place of a key's limit, returned on drop.
@@ -399,17 +407,14 @@ impl ConnCounters {
     /// Takes a place if fewer than `limit` are taken.
     fn take_slot(self: &Arc<Self>, key: &[u8], limit: u32) -> Result<ConnSlot, ConnRefusal> {
         let mut table = self.tables.lock(key);
-        if let Some((known, _)) = table.counts.get_key_value(key) {
-            // Share the table's copy of the key: a place then costs no allocation for a key that is
-            // known.
-            let known = Arc::clone(known);
-            match table.counts.get_mut(key) {
-                Some(count) if *count < limit => *count += 1,
-                _ => return Err(ConnRefusal::LimitReached),
+        if let Some(count) = table.counts.get_mut(key) {
+            if count.taken >= limit {
+                return Err(ConnRefusal::LimitReached);
             }
+            count.taken += 1;
             return Ok(ConnSlot {
                 counters: Arc::clone(self),
-                key: known,
+                key: Arc::clone(&count.key),
             });
         }
         let cost = key_cost(key);
@@ -420,7 +425,11 @@ impl ConnCounters {
         }
         table.used += cost;
         let key: Arc<[u8]> = key.into();
-        table.counts.insert(Arc::clone(&key), 1);
+        let first = ConnCount {
+            taken: 1,
+            key: Arc::clone(&key),
+        };
+        table.counts.insert(Arc::clone(&key), first);
         Ok(ConnSlot {
             counters: Arc::clone(self),
             key,
@@ -431,12 +440,12 @@ impl ConnCounters {
 impl Drop for ConnSlot {
     fn drop(&mut self) {
         let mut table = self.counters.tables.lock(&self.key);
-        let Some(count) = table.counts.get_mut(&self.key) else {
+        let Entry::Occupied(mut count) = table.counts.entry(Arc::clone(&self.key)) else {
             return;
         };
-        *count -= 1;
-        if *count == 0 {
-            table.counts.remove(&self.key);
+        count.get_mut().taken -= 1;
+        if count.get().taken == 0 {
+            count.remove();
             table.used -= key_cost(&self.key);
         }
     }

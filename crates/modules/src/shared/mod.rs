@@ -3,6 +3,7 @@
 
 pub(crate) mod access;
 pub(crate) mod client_scope;
+pub(crate) mod compressed_copies;
 pub(crate) mod compression;
 pub(crate) mod compression_rows;
 pub(crate) mod content;

@@ -3,14 +3,17 @@
 
 mod address;
 mod connect;
+mod datagrams;
 mod listener;
 mod pipe;
+pub mod reuse_port;
 mod stream;
 mod tcp_info;
 mod udp;
 
 pub use address::{SocketAddress, UnixPath};
 pub use connect::ConnectOptions;
+pub use datagrams::{DatagramBuffers, BatchedUdpSocket, OutgoingDatagrams, IncomingDatagram};
 pub use listener::SocketListener;
 pub use pipe::SplicePipe;
 pub use stream::{DetachedSocket, SocketOption, StreamSocket, VECTORS};
