@@ -19,12 +19,18 @@ pub fn set_observer(observer: Option<RequestObserver>) {
     OBSERVER.with(|current| current.set(observer));
 }
 
-/// Passes a request that has ended to the observer, if there is one.
+/// Passes a request that has ended to the observer, if there is one, and to whoever watches the server.
 #[inline]
-pub(crate) fn observe_request(request: &Request) {
+pub(crate) fn observe_request(request: &mut Request) {
+    rt::probes::request_end(
+        request.client.number,
+        request.head.number,
+        request.out.status,
+    );
     if let Some(observe) = OBSERVER.with(Cell::get) {
         observe(request);
     }
+    crate::request_feed::feed_request(request);
 }
 
 /// Whether [`run_log_phase`] has anything to do. Asked first, because without logs its future need not be made.
@@ -46,6 +52,7 @@ pub async fn run_log_handlers(request: &mut Request) {
     for handler in &site.location(request.location).pipeline.phases[HttpPhase::Log] {
         // The response has been sent, so the outcome of a handler does not matter.
         let _ = handler(request).outcome().await;
+        crate::stall::blame_if_late(request);
     }
 }
 

@@ -20,6 +20,7 @@ mod event_loop;
 mod handle;
 mod local_time;
 mod panics;
+pub mod probes;
 mod reactor;
 pub mod report;
 pub mod socket_option;

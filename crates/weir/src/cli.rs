@@ -34,6 +34,10 @@ pub(crate) enum CliCommand {
     Check(crate::check::CheckArguments),
     /// `weir upgrade`, with nginx's options, which identify the server.
     Upgrade(NginxOptions),
+    /// `weir tail`.
+    Tail(crate::tail::TailArguments),
+    /// `weir top`.
+    Top(crate::tail::TailArguments),
     /// `weir takeover`.
     Takeover(crate::takeover::TakeoverArguments),
     /// `weir shadow`.
@@ -182,6 +186,8 @@ fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<CliCommand, St
         "cache" => crate::cache_command::parse(parser).map(CliCommand::Cache),
         "check" => crate::check::parse(parser).map(CliCommand::Check),
         "upgrade" => parse_upgrade(parser).map(CliCommand::Upgrade),
+        "tail" => crate::tail::parse_tail(parser).map(CliCommand::Tail),
+        "top" => crate::tail::parse_top(parser).map(CliCommand::Top),
         "takeover" => crate::takeover::parse(parser).map(CliCommand::Takeover),
         "shadow" => crate::takeover::parse_shadow(parser).map(CliCommand::Shadow),
         "unit" => crate::unit::parse(parser).map(CliCommand::Unit),

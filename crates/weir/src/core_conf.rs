@@ -77,6 +77,8 @@ pub(crate) struct CoreConf {
     pub(crate) working_directory: Option<PathBuf>,
     /// The error log.
     pub(crate) log: Logger,
+    /// Whether all error logs are JSON.
+    pub(crate) log_is_json: bool,
     /// In the order of the file; `default` is here only if the file has it, because only then are
     /// its parameters given.
     thread_pools: Vec<ThreadPool>,
@@ -351,6 +353,22 @@ pub(crate) static DIRECTIVES: DirectiveTable<CoreConf> = DirectiveTable::<CoreCo
         "Where to log errors, and the minimum level: `debug`, `info`, `notice`, `warn`, `error` (the default), `crit`, \
          `alert` or `emerg`. Several lines write several logs.",
         Setter::Custom(Arity::at_least(1), RepeatRule::Many, set_error_log),
+    ),
+    row(
+        "error_log_format",
+        "text | json",
+        Some("text"),
+        "The format of all error logs: nginx's lines, or a JSON object on each line, with the members `time`, `level`, \
+         `pid`, `tid`, `message` and, where known, `connection`, `while`, `client`, `server`, `request`, `upstream`, \
+         `host`, `referrer`. Weir extension.",
+        Setter::Custom(Arity::ONE, RepeatRule::Once, |core, line| {
+            core.log_is_json = match line.arg(0).text.as_slice() {
+                b"json" => true,
+                b"text" => false,
+                _ => return Err(line.invalid_value(0)),
+            };
+            Ok(())
+        }),
     ),
     row(
         "thread_pool",

@@ -57,6 +57,7 @@ mod single_process;
 mod sockets;
 mod startup_log;
 mod status_help;
+mod tail;
 mod takeover;
 mod template;
 mod terminal;
@@ -90,6 +91,8 @@ fn main() {
         Ok(CliCommand::Cache(arguments)) => cache_command::run(&arguments),
         Ok(CliCommand::Check(check)) => run::check(identity, &check, &arguments),
         Ok(CliCommand::Upgrade(options)) => run::upgrade(identity, &options, &arguments),
+        Ok(CliCommand::Tail(tail)) => tail::run_tail(&tail, &arguments),
+        Ok(CliCommand::Top(top)) => tail::run_top(&top, &arguments),
         Ok(CliCommand::Takeover(takeover)) => takeover::run(&takeover),
         Ok(CliCommand::Shadow(shadow)) => takeover::shadow::run(&shadow),
         Ok(CliCommand::Unit(unit)) => unit::run(&unit, &arguments),

@@ -200,7 +200,7 @@ fn early_log(startup: &StartupSettings) -> Logger {
 }
 
 /// Reports why a configuration is rejected.
-fn report_failure(
+pub(crate) fn report_failure(
     startup: &StartupSettings,
     options: &NginxOptions,
     failure: &LoadFailure,
@@ -310,7 +310,7 @@ fn dump(loaded: &LoadedConfiguration) {
 }
 
 /// The number in the pid file. If there is none, this has reported it.
-fn master_of(loaded: &LoadedConfiguration, startup_log: StartupLog<'_>) -> Option<u32> {
+pub(crate) fn master_of(loaded: &LoadedConfiguration, startup_log: StartupLog<'_>) -> Option<u32> {
     let path = &loaded.core.pid;
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -607,6 +607,8 @@ fn become_server(
         }
     };
     prepare::redirect_stderr(&loaded.log, &opened.logs);
+    // From here on messages are for the logs, not for a user at a terminal.
+    host::error_log::set_json(loaded.core.log_is_json);
     Ok(public)
 }
 

@@ -14,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 
+use super::Syslog;
 use crate::log_sink::LogSink;
 use base::sync::Mutex;
 
@@ -114,6 +115,14 @@ impl LogFiles {
         self.take_asked();
         let mut files = self.by_path.lock();
         files.retain(|_, file| Arc::strong_count(file) > 1);
+    }
+
+    /// A syslog server whose lines [`LogFiles::flush`] waits for.
+    pub fn keep_syslog(&self, syslog: Syslog) -> Arc<Syslog> {
+        let syslog = Arc::new(syslog);
+        let buffer: Weak<Syslog> = Arc::downgrade(&syslog);
+        self.add_buffer(buffer);
+        syslog
     }
 
     /// Has `buffer` asked at [`LogFiles::flush`] too.

@@ -5,6 +5,7 @@
 //! it does about a late loop is decided there; this module takes a [sample](sample()) of the loop's stack.
 
 mod sample;
+mod suspects;
 mod unwind;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +15,8 @@ use std::time::Duration;
 use base::sync::Mutex;
 
 pub(crate) use sample::note_stack;
+pub(crate) use suspects::take_suspects;
+pub use suspects::{SlowTurn, SlowTurns, SuspectKind, loop_is_late, say_late, suspect};
 
 use crate::handle::LoopHandle;
 
@@ -61,6 +64,15 @@ pub fn sample(handle: &LoopHandle, turn: u64) -> Option<Vec<String>> {
     // Tables of the whole program were read for a few names.
     crate::system::give_memory_back();
     Some(frames)
+}
+
+/// How long the thread of a loop has waited for a processor so far, ready to run. `None` where the kernel does not say.
+pub fn processor_wait(handle: &LoopHandle) -> Option<Duration> {
+    let thread = handle.thread();
+    let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+    // Time on a processor, time waiting for one, number of slices; in nanoseconds.
+    let waited = text.split_whitespace().nth(1)?.parse().ok()?;
+    Some(Duration::from_nanos(waited))
 }
 
 /// A thread that does not take a signal waits in the kernel, for a disk as a rule.

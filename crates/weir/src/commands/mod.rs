@@ -5,8 +5,10 @@
 //! they accept every row.
 
 mod replacing_nginx;
+mod watching;
 
 pub(crate) use replacing_nginx::{SHADOW, TAKEOVER, UNIT};
+pub(crate) use watching::{TAIL, TOP};
 
 /// A command, such as `weir serve`.
 pub(crate) struct CommandRow {
@@ -190,6 +192,8 @@ pub(crate) const COMMANDS: &[CommandRow] = &[
     INIT,
     CHECK,
     UPGRADE,
+    TAIL,
+    TOP,
     SHADOW,
     TAKEOVER,
     UNIT,

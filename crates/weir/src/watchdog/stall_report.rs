@@ -1,0 +1,294 @@
+//! What the error log says of loops that were late.
+//!
+//! A loop that is late once is late again, a hundred times a second if the machine is busy, and the lines that matter
+//! drown. So the first one is reported at once, and then for [`INTERVAL`] only one that is [`WORSE`] times as long as
+//! the longest so far; at the end of the interval follows the worst of the rest, with their number. A loop that is
+//! still stuck after [`STUCK`] is reported before it recovers, because it may never do so.
+//!
+//! While a loop is late its stack is sampled, again each time that it has been stuck for [`WORSE`] times as long, and
+//! the sample goes with the report of its turn. The request, the script and the pattern come from the loop itself, when
+//! it is done (`rt::stall::suspect`).
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use base::sync::Mutex;
+use host::error_log::{LogLevel, Logger};
+use host::loop_slots::{LoopSlot, LoopSlots};
+use rt::stall::{SlowTurn, SlowTurns};
+
+/// The time after a report in which only worse stalls are reported at once.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// How many times as long as the longest so far a stall must be for that, and for another sample.
+const WORSE: u32 = 4;
+/// A loop that is late for this long is reported while it is.
+const STUCK: Duration = Duration::from_secs(1);
+/// A stall of this length is an error: clients notice it. Shorter ones are warnings.
+const SERIOUS: Duration = Duration::from_millis(100);
+/// How long a report waits for the sample of its turn, whose names are being looked up.
+const SAMPLE_TIME: Duration = Duration::from_secs(2);
+
+/// The stalls of the present interval.
+#[derive(Default)]
+pub(super) struct StallReports {
+    /// When the interval began: with a report.
+    began: Option<Instant>,
+    /// The longest stall that was reported in it.
+    reported: Duration,
+    /// Those that were not reported: how many, and the longest with its loop.
+    kept_back: u64,
+    worst: Option<(Arc<LoopSlot>, SlowTurn)>,
+    /// When the worst one was heard of.
+    heard: Option<Instant>,
+    /// The loop that is late.
+    late: Option<LateTurn>,
+    /// The lateness at the last sample of the interval.
+    sampled_at: Duration,
+    sample: Arc<Mutex<Option<StackSample>>>,
+    /// Samples whose names are being looked up.
+    under_way: Arc<AtomicUsize>,
+}
+
+/// A turn that is late and goes on.
+struct LateTurn {
+    slot: u64,
+    turn: u64,
+    /// How long its thread had waited for a processor before.
+    waited: Option<Duration>,
+    /// It was reported as stuck.
+    is_told: bool,
+}
+
+/// What a loop was doing.
+struct StackSample {
+    slot: u64,
+    turn: u64,
+    late: Duration,
+    frames: Vec<String>,
+}
+
+impl StallReports {
+    /// A loop is late by `late`, in the turn of this number.
+    pub(super) fn watch_late(&mut self, loop_slot: &Arc<LoopSlot>, turn: u64, late: Duration) {
+        let is_known = |known: &LateTurn| known.slot == loop_slot.id && known.turn == turn;
+        // Of several loops that are late at once, the one that was noticed last: its turn may be the one that ends the
+        // machine's others, and one stack at a time is what a person can read.
+        if !self.late.as_ref().is_some_and(is_known) {
+            self.late = Some(LateTurn {
+                slot: loop_slot.id,
+                turn,
+                waited: rt::stall::processor_wait(loop_slot.handle()),
+                is_told: false,
+            });
+        }
+        if late < self.sampled_at * WORSE {
+            return;
+        }
+        self.sampled_at = late;
+        self.take_sample(loop_slot.clone(), turn, late);
+    }
+
+    /// Takes a sample. Looking the names up takes a while, and the next late loop must not wait for it, hence the thread.
+    fn take_sample(&self, loop_slot: Arc<LoopSlot>, turn: u64, late: Duration) {
+        let (sample, under_way) = (Arc::clone(&self.sample), Arc::clone(&self.under_way));
+        under_way.fetch_add(1, SeqCst);
+        let look = move || {
+            if let Some(frames) = rt::stall::sample(loop_slot.handle(), turn) {
+                let slot = loop_slot.id;
+                let new = StackSample {
+                    slot,
+                    turn,
+                    late,
+                    frames,
+                };
+                let mut place = sample.lock();
+                if place.as_ref().is_none_or(|old| old.late <= late) {
+                    *place = Some(new);
+                }
+            }
+            under_way.fetch_sub(1, SeqCst);
+        };
+        let thread = std::thread::Builder::new().name("stack sample".to_owned());
+        // Without a thread the stall is reported without a stack.
+        if thread.spawn(look).is_err() {
+            self.under_way.fetch_sub(1, SeqCst);
+        }
+    }
+
+    /// Collects the turns that have ended, and writes what is due.
+    pub(super) fn report_due(&mut self, loop_slots: &LoopSlots, limit: Duration, log: &Logger) {
+        for loop_slot in loop_slots.list.iter() {
+            if let Some(turns) = loop_slot.handle().take_slow_turns() {
+                self.collect(loop_slot, turns);
+            }
+            self.report_stuck(loop_slot, log);
+        }
+        let ended = self
+            .began
+            .is_none_or(|began| rt::clock::elapsed(began) >= INTERVAL);
+        let worst = self.worst.as_ref().map(|(_, worst)| worst.took);
+        let is_worse = worst.is_some_and(|worst| worst >= self.reported * WORSE);
+        if worst.is_some() && (ended || is_worse) && !self.awaits_sample() {
+            self.report_worst(limit, log);
+        } else if worst.is_none() && ended {
+            (self.began, self.reported, self.sampled_at) = (None, Duration::ZERO, Duration::ZERO);
+        }
+    }
+
+    fn collect(&mut self, loop_slot: &Arc<LoopSlot>, turns: SlowTurns) {
+        self.kept_back += turns.count;
+        let is_worse = self
+            .worst
+            .as_ref()
+            .is_none_or(|(_, worst)| turns.worst.took > worst.took);
+        if is_worse {
+            self.worst = Some((loop_slot.clone(), turns.worst));
+            self.heard = Some(rt::clock::read_clock());
+        }
+    }
+
+    /// Whether a sample is being looked up that may be of the turn to report.
+    fn awaits_sample(&self) -> bool {
+        let waits = self
+            .heard
+            .is_some_and(|heard| rt::clock::elapsed(heard) < SAMPLE_TIME);
+        waits && self.under_way.load(SeqCst) > 0
+    }
+
+    /// Reports the worst stall since the last report, and begins another interval.
+    fn report_worst(&mut self, limit: Duration, log: &Logger) {
+        let Some((loop_slot, worst)) = self.worst.take() else {
+            return;
+        };
+        let late = self
+            .late
+            .as_ref()
+            .filter(|late| late.slot == loop_slot.id && late.turn == worst.turn);
+        let waited = late
+            .and_then(|late| late.waited)
+            .and_then(|before| rt::stall::processor_wait(loop_slot.handle())?.checked_sub(before));
+        let waited = waited.unwrap_or_default().min(worst.took);
+        // A machine without processor time makes every loop late, which says nothing about the loop. A stall that this
+        // thread did not see either, because it had no processor, is one of those.
+        let is_own = late.is_some() && waited < worst.took / 2;
+        let level = match worst.took >= SERIOUS && is_own {
+            true => LogLevel::Error,
+            false => LogLevel::Warn,
+        };
+        let more = self.kept_back.saturating_sub(1);
+        let shown = ShownStall {
+            name: loop_slot.handle().name(),
+            worst: &worst,
+            waited,
+            more,
+            limit,
+        };
+        log.log_plain(level, format_args!("{shown}"));
+        let sample = self.sample.lock().take();
+        let is_told = late.is_some_and(|late| late.is_told);
+        if let Some(sample) = sample
+            && (sample.slot, sample.turn) == (loop_slot.id, worst.turn)
+            && !is_told
+        {
+            log_stack(&sample.frames, level, log);
+        }
+        let same_interval = self
+            .began
+            .is_some_and(|began| rt::clock::elapsed(began) < INTERVAL);
+        self.reported = match same_interval {
+            true => self.reported.max(worst.took),
+            false => worst.took,
+        };
+        if !same_interval {
+            self.sampled_at = Duration::ZERO;
+            self.began = Some(rt::clock::read_clock());
+        }
+        (self.kept_back, self.heard) = (0, None);
+    }
+
+    /// Reports a loop that has been stuck for long, once for each turn.
+    fn report_stuck(&mut self, loop_slot: &Arc<LoopSlot>, log: &Logger) {
+        let handle = loop_slot.handle();
+        let (turn, late) = (handle.turn_number(), handle.turn_duration());
+        let Some(known) = &mut self.late else { return };
+        if late < STUCK || known.is_told || (known.slot, known.turn) != (loop_slot.id, turn) {
+            return;
+        }
+        let sample = self.sample.lock();
+        let sample = sample
+            .as_ref()
+            .filter(|sample| (sample.slot, sample.turn) == (loop_slot.id, turn));
+        let frames = sample
+            .map(|sample| sample.frames.as_slice())
+            .unwrap_or_default();
+        if frames.is_empty() && self.under_way.load(SeqCst) > 0 {
+            return;
+        }
+        known.is_told = true;
+        let innermost = frames.first().map_or("?", String::as_str);
+        let (name, millis) = (handle.name(), late.as_millis());
+        let text = format_args!("{name} has been stuck for {millis} ms in {innermost}");
+        log.log_plain(LogLevel::Error, text);
+        log_stack(frames, LogLevel::Error, log);
+    }
+}
+
+fn log_stack(frames: &[String], level: LogLevel, log: &Logger) {
+    for frame in frames {
+        log.log_plain(level, format_args!("stack: {frame}"));
+    }
+}
+
+/// A stall as a line.
+struct ShownStall<'a> {
+    name: &'a str,
+    worst: &'a SlowTurn,
+    waited: Duration,
+    /// How many others were not reported.
+    more: u64,
+    limit: Duration,
+}
+
+impl fmt::Display for ShownStall<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SlowTurn {
+            took,
+            stretch,
+            tasks,
+            suspects,
+            ..
+        } = self.worst;
+        write!(
+            f,
+            "{}: an iteration took {} ms",
+            self.name,
+            took.as_millis()
+        )?;
+        if !tasks.is_empty() {
+            write!(
+                f,
+                ", {} ms of it in {}",
+                stretch.as_millis(),
+                tasks.join(", ")
+            )?;
+        }
+        if self.waited >= Duration::from_millis(1) {
+            write!(
+                f,
+                ", {} ms of it waiting for a processor",
+                self.waited.as_millis()
+            )?;
+        }
+        if self.more > 0 {
+            let limit = self.limit.as_millis();
+            write!(f, ", {} more took {limit} ms or longer", self.more)?;
+        }
+        // Last, because a client chooses what is in it.
+        for suspect in suspects {
+            write!(f, ", in {suspect}")?;
+        }
+        Ok(())
+    }
+}
