@@ -47,6 +47,8 @@ const MAGIC: u64 = 0x7765_7274_6c00_0001;
 
 /// How long a reader counts as one after it has said so.
 pub const LEASE: Duration = Duration::from_secs(2);
+/// How long the master may take to answer: it may be reading a large configuration.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// How long a record may be under way before a reader skips it.
 const WRITE_TIME: Duration = Duration::from_millis(100);
 
@@ -198,7 +200,7 @@ impl RingReader {
         if process != master {
             return Err(RingRefusal::NoServer);
         }
-        let ready = crate::process::wait_readable(&[socket.as_fd()], Some(LEASE))?;
+        let ready = crate::process::wait_readable(&[socket.as_fd()], Some(ANSWER_TIME))?;
         if !ready[0] {
             return Err(RingRefusal::NoServer);
         }

@@ -49,7 +49,7 @@ const SECRET_ARGUMENTS: [&[u8]; 18] = [
 ];
 
 /// Whether a field of this name has a credential as its value.
-pub fn is_secret_field(name: &[u8]) -> bool {
+pub(crate) fn is_secret_field(name: &[u8]) -> bool {
     let name = name.to_ascii_lowercase();
     has_secret_part(&name) || matches!(name.as_slice(), b"x-auth" | b"x-auth-key")
 }
@@ -83,7 +83,7 @@ fn decode(text: &[u8]) -> Vec<u8> {
 }
 
 /// Appends arguments (`a=1&b=2`) without the values of those that are credentials.
-pub fn write_arguments(arguments: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn write_arguments(arguments: &[u8], out: &mut Vec<u8>) {
     for (index, argument) in arguments.split(|byte| *byte == b'&').enumerate() {
         if index > 0 {
             out.push(b'&');
@@ -101,7 +101,7 @@ pub fn write_arguments(arguments: &[u8], out: &mut Vec<u8>) {
 
 /// Appends a text that is a URL, or has one in it, such as a request line: without a password before its host, and
 /// without arguments that are credentials.
-pub fn write_url(text: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn write_url(text: &[u8], out: &mut Vec<u8>) {
     let (text, arguments) = match text.split_once_str("?") {
         Some((text, arguments)) => (text, Some(arguments)),
         None => (text, None),

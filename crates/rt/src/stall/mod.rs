@@ -75,7 +75,7 @@ pub fn processor_wait(handle: &LoopHandle) -> Option<Duration> {
     Some(Duration::from_nanos(waited))
 }
 
-/// A thread that does not take a signal waits in the kernel, for a disk as a rule.
+/// A thread that does not take a signal waits in the kernel, for a disk as a rule, or has no processor.
 fn in_kernel(thread: i32) -> String {
     let read = |file: &str| {
         let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/{file}"));
@@ -83,6 +83,9 @@ fn in_kernel(thread: i32) -> String {
     };
     let call = read("syscall");
     let number = call.split(' ').next().unwrap_or("?");
+    if number == "running" {
+        return "no stack: the thread is ready to run and waits for a processor".to_owned();
+    }
     format!(
         "no stack: the thread does not handle signals (system call {number}, waiting in {})",
         read("wchan")

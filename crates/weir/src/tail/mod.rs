@@ -239,10 +239,10 @@ fn refusal_text(command: &str, number: Option<u32>, refusal: RingRefusal) -> Str
              container): run the command there."
         ),
         RingRefusal::OtherUser(user) => format!(
-            "process {number} belongs to {}, who alone may see its requests (and root)\n  try \"sudo weir {command}\"",
+            "process {number} belongs to {}: nobody else may see its requests\n  try \"sudo weir {command}\"",
             match user {
                 0 => "root".to_owned(),
-                user => format!("user {user}"),
+                user => format!("user {user} (and root)"),
             }
         ),
         RingRefusal::OtherVersion => format!(

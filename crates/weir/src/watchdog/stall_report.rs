@@ -9,6 +9,7 @@
 //! the sample goes with the report of its turn. The request, the script and the pattern come from the loop itself, when
 //! it is done (`rt::stall::suspect`).
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -27,6 +28,8 @@ const WORSE: u32 = 4;
 const STUCK: Duration = Duration::from_secs(1);
 /// A stall of this length is an error: clients notice it. Shorter ones are warnings.
 const SERIOUS: Duration = Duration::from_millis(100);
+/// How many late turns are remembered: more are late at once only on a machine without processor time.
+const MAX_LATE: usize = 64;
 /// How long a report waits for the sample of its turn, whose names are being looked up.
 const SAMPLE_TIME: Duration = Duration::from_secs(2);
 
@@ -39,11 +42,9 @@ pub(super) struct StallReports {
     reported: Duration,
     /// Those that were not reported: how many, and the longest with its loop.
     kept_back: u64,
-    worst: Option<(Arc<LoopSlot>, SlowTurn)>,
-    /// When the worst one was heard of.
-    heard: Option<Instant>,
-    /// The loop that is late.
-    late: Option<LateTurn>,
+    worst: Option<EndedStall>,
+    /// Turns that are late, or were a moment ago; the latest last.
+    late: VecDeque<LateTurn>,
     /// The lateness at the last sample of the interval.
     sampled_at: Duration,
     sample: Arc<Mutex<Option<StackSample>>>,
@@ -51,14 +52,28 @@ pub(super) struct StallReports {
     under_way: Arc<AtomicUsize>,
 }
 
-/// A turn that is late and goes on.
+/// A turn that was found late.
 struct LateTurn {
     slot: u64,
     turn: u64,
     /// How long its thread had waited for a processor before.
     waited: Option<Duration>,
-    /// It was reported as stuck.
+    /// It was reported as stuck, ...
     is_told: bool,
+    /// ... with its stack.
+    has_stack: bool,
+}
+
+/// A stall that is over.
+struct EndedStall {
+    loop_slot: Arc<LoopSlot>,
+    turn: SlowTurn,
+    /// How long of it the thread waited for a processor.
+    waited: Duration,
+    /// It was found late before it ended.
+    was_seen: bool,
+    /// When it was heard of.
+    heard: Instant,
 }
 
 /// What a loop was doing.
@@ -72,22 +87,28 @@ struct StackSample {
 impl StallReports {
     /// A loop is late by `late`, in the turn of this number.
     pub(super) fn watch_late(&mut self, loop_slot: &Arc<LoopSlot>, turn: u64, late: Duration) {
-        let is_known = |known: &LateTurn| known.slot == loop_slot.id && known.turn == turn;
-        // Of several loops that are late at once, the one that was noticed last: its turn may be the one that ends the
-        // machine's others, and one stack at a time is what a person can read.
-        if !self.late.as_ref().is_some_and(is_known) {
-            self.late = Some(LateTurn {
+        if self.find_late(loop_slot, turn).is_none() {
+            self.late.push_back(LateTurn {
                 slot: loop_slot.id,
                 turn,
                 waited: rt::stall::processor_wait(loop_slot.handle()),
                 is_told: false,
+                has_stack: false,
             });
+            if self.late.len() > MAX_LATE {
+                self.late.pop_front();
+            }
         }
         if late < self.sampled_at * WORSE {
             return;
         }
         self.sampled_at = late;
         self.take_sample(loop_slot.clone(), turn, late);
+    }
+
+    fn find_late(&mut self, loop_slot: &LoopSlot, turn: u64) -> Option<&mut LateTurn> {
+        let mut all = self.late.iter_mut();
+        all.find(|late| (late.slot, late.turn) == (loop_slot.id, turn))
     }
 
     /// Takes a sample. Looking the names up takes a while, and the next late loop must not wait for it, hence the thread.
@@ -128,110 +149,130 @@ impl StallReports {
         let ended = self
             .began
             .is_none_or(|began| rt::clock::elapsed(began) >= INTERVAL);
-        let worst = self.worst.as_ref().map(|(_, worst)| worst.took);
+        let worst = self.worst.as_ref().map(|worst| worst.turn.took);
         let is_worse = worst.is_some_and(|worst| worst >= self.reported * WORSE);
         if worst.is_some() && (ended || is_worse) && !self.awaits_sample() {
             self.report_worst(limit, log);
         } else if worst.is_none() && ended {
-            (self.began, self.reported, self.sampled_at) = (None, Duration::ZERO, Duration::ZERO);
+            (self.began, self.reported) = (None, Duration::ZERO);
+            self.forget_samples();
         }
     }
 
     fn collect(&mut self, loop_slot: &Arc<LoopSlot>, turns: SlowTurns) {
         self.kept_back += turns.count;
-        let is_worse = self
-            .worst
-            .as_ref()
-            .is_none_or(|(_, worst)| turns.worst.took > worst.took);
-        if is_worse {
-            self.worst = Some((loop_slot.clone(), turns.worst));
-            self.heard = Some(rt::clock::read_clock());
+        let turn = turns.worst;
+        let known = self.worst.as_ref();
+        if known.is_some_and(|worst| worst.turn.took >= turn.took) {
+            return;
         }
+        let seen = self.find_late(loop_slot, turn.turn);
+        let before = seen.as_ref().and_then(|late| late.waited);
+        let was_seen = seen.is_some();
+        let waited = before
+            .and_then(|before| rt::stall::processor_wait(loop_slot.handle())?.checked_sub(before));
+        self.worst = Some(EndedStall {
+            loop_slot: loop_slot.clone(),
+            waited: waited.unwrap_or_default().min(turn.took),
+            was_seen,
+            turn,
+            heard: rt::clock::read_clock(),
+        });
     }
 
     /// Whether a sample is being looked up that may be of the turn to report.
     fn awaits_sample(&self) -> bool {
-        let waits = self
-            .heard
-            .is_some_and(|heard| rt::clock::elapsed(heard) < SAMPLE_TIME);
+        let heard = self.worst.as_ref().map(|worst| worst.heard);
+        let waits = heard.is_some_and(|heard| rt::clock::elapsed(heard) < SAMPLE_TIME);
         waits && self.under_way.load(SeqCst) > 0
     }
 
     /// Reports the worst stall since the last report, and begins another interval.
     fn report_worst(&mut self, limit: Duration, log: &Logger) {
-        let Some((loop_slot, worst)) = self.worst.take() else {
+        let Some(worst) = self.worst.take() else {
             return;
         };
-        let late = self
-            .late
-            .as_ref()
-            .filter(|late| late.slot == loop_slot.id && late.turn == worst.turn);
-        let waited = late
-            .and_then(|late| late.waited)
-            .and_then(|before| rt::stall::processor_wait(loop_slot.handle())?.checked_sub(before));
-        let waited = waited.unwrap_or_default().min(worst.took);
-        // A machine without processor time makes every loop late, which says nothing about the loop. A stall that this
-        // thread did not see either, because it had no processor, is one of those.
-        let is_own = late.is_some() && waited < worst.took / 2;
-        let level = match worst.took >= SERIOUS && is_own {
-            true => LogLevel::Error,
-            false => LogLevel::Warn,
-        };
+        let level = worst.level();
         let more = self.kept_back.saturating_sub(1);
         let shown = ShownStall {
-            name: loop_slot.handle().name(),
             worst: &worst,
-            waited,
             more,
             limit,
         };
         log.log_plain(level, format_args!("{shown}"));
+        let (slot, turn) = (worst.loop_slot.id, worst.turn.turn);
+        let has_stack = self
+            .find_late(&worst.loop_slot, turn)
+            .is_some_and(|late| late.has_stack);
         let sample = self.sample.lock().take();
-        let is_told = late.is_some_and(|late| late.is_told);
-        if let Some(sample) = sample
-            && (sample.slot, sample.turn) == (loop_slot.id, worst.turn)
-            && !is_told
-        {
+        let sample = sample.filter(|sample| (sample.slot, sample.turn) == (slot, turn));
+        if let Some(sample) = sample.filter(|_| !has_stack) {
             log_stack(&sample.frames, level, log);
         }
         let same_interval = self
             .began
             .is_some_and(|began| rt::clock::elapsed(began) < INTERVAL);
         self.reported = match same_interval {
-            true => self.reported.max(worst.took),
-            false => worst.took,
+            true => self.reported.max(worst.turn.took),
+            false => worst.turn.took,
         };
         if !same_interval {
-            self.sampled_at = Duration::ZERO;
+            self.forget_samples();
             self.began = Some(rt::clock::read_clock());
         }
-        (self.kept_back, self.heard) = (0, None);
+        self.kept_back = 0;
     }
 
-    /// Reports a loop that has been stuck for long, once for each turn.
+    /// The next stall is sampled again, however short it is.
+    fn forget_samples(&mut self) {
+        self.sampled_at = Duration::ZERO;
+        *self.sample.lock() = None;
+    }
+
+    /// Reports a loop that has been stuck for long, once for each turn. If the names of its stack are still being looked
+    /// up, they come with the report of its end.
     fn report_stuck(&mut self, loop_slot: &Arc<LoopSlot>, log: &Logger) {
         let handle = loop_slot.handle();
         let (turn, late) = (handle.turn_number(), handle.turn_duration());
-        let Some(known) = &mut self.late else { return };
-        if late < STUCK || known.is_told || (known.slot, known.turn) != (loop_slot.id, turn) {
+        if late < STUCK {
             return;
         }
-        let sample = self.sample.lock();
+        let sample = Arc::clone(&self.sample);
+        let Some(known) = self.find_late(loop_slot, turn).filter(|late| !late.is_told) else {
+            return;
+        };
+        let sample = sample.lock();
         let sample = sample
             .as_ref()
             .filter(|sample| (sample.slot, sample.turn) == (loop_slot.id, turn));
         let frames = sample
             .map(|sample| sample.frames.as_slice())
             .unwrap_or_default();
-        if frames.is_empty() && self.under_way.load(SeqCst) > 0 {
-            return;
-        }
-        known.is_told = true;
-        let innermost = frames.first().map_or("?", String::as_str);
+        (known.is_told, known.has_stack) = (true, !frames.is_empty());
         let (name, millis) = (handle.name(), late.as_millis());
-        let text = format_args!("{name} has been stuck for {millis} ms in {innermost}");
-        log.log_plain(LogLevel::Error, text);
+        match frames.first() {
+            Some(innermost) => log.log_plain(
+                LogLevel::Error,
+                format_args!("{name} has been stuck for {millis} ms in {innermost}"),
+            ),
+            None => log.log_plain(
+                LogLevel::Error,
+                format_args!("{name} has been stuck for {millis} ms"),
+            ),
+        }
         log_stack(frames, LogLevel::Error, log);
+    }
+}
+
+impl EndedStall {
+    /// A machine without processor time makes every loop late, which says nothing about the loop. A stall that the
+    /// watchdog did not see either, because it had no processor, is one of those.
+    fn level(&self) -> LogLevel {
+        let is_own = self.was_seen && self.waited < self.turn.took / 2;
+        match self.turn.took >= SERIOUS && is_own {
+            true => LogLevel::Error,
+            false => LogLevel::Warn,
+        }
     }
 }
 
@@ -243,9 +284,7 @@ fn log_stack(frames: &[String], level: LogLevel, log: &Logger) {
 
 /// A stall as a line.
 struct ShownStall<'a> {
-    name: &'a str,
-    worst: &'a SlowTurn,
-    waited: Duration,
+    worst: &'a EndedStall,
     /// How many others were not reported.
     more: u64,
     limit: Duration,
@@ -259,13 +298,10 @@ impl fmt::Display for ShownStall<'_> {
             tasks,
             suspects,
             ..
-        } = self.worst;
-        write!(
-            f,
-            "{}: an iteration took {} ms",
-            self.name,
-            took.as_millis()
-        )?;
+        } = &self.worst.turn;
+        let name = self.worst.loop_slot.handle().name();
+        let waited = self.worst.waited;
+        write!(f, "{}: an iteration took {} ms", name, took.as_millis())?;
         if !tasks.is_empty() {
             write!(
                 f,
@@ -274,11 +310,11 @@ impl fmt::Display for ShownStall<'_> {
                 tasks.join(", ")
             )?;
         }
-        if self.waited >= Duration::from_millis(1) {
+        if waited >= Duration::from_millis(1) {
             write!(
                 f,
                 ", {} ms of it waiting for a processor",
-                self.waited.as_millis()
+                waited.as_millis()
             )?;
         }
         if self.more > 0 {
