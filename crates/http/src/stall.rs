@@ -1,7 +1,7 @@
-//! Which request a late loop was serving: see [`rt::stall::suspect`].
+//! Which request a late loop was serving: see [`rt::suspect`].
 
 use host::error_log::{ContextWriter, LogContext as _};
-use rt::stall::SuspectKind;
+use rt::slow_turn::SuspectKind;
 
 use crate::request::Request;
 
@@ -9,7 +9,7 @@ use crate::request::Request;
 /// otherwise.
 #[inline]
 pub fn blame_if_late(request: &Request) {
-    if rt::stall::loop_is_late() {
+    if rt::slow_turn::loop_is_late() {
         suspect_request(request);
     }
 }
@@ -17,7 +17,7 @@ pub fn blame_if_late(request: &Request) {
 /// The loop may be late: names the request as the error log does, and its location.
 #[cold]
 pub fn suspect_request(request: &Request) {
-    rt::stall::suspect(SuspectKind::Whole, || {
+    rt::suspect(SuspectKind::Whole, || {
         let mut text = format!("request *{}", request.client.number).into_bytes();
         request.describe(&mut ContextWriter::text(&mut text));
         let mut text = String::from_utf8_lossy(&text).into_owned();

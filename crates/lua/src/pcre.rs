@@ -263,7 +263,7 @@ impl CompiledRegex {
             return Err(ffi::PCRE2_ERROR_NOMEMORY);
         }
         let context = self.match_context.context;
-        let was_late = rt::stall::loop_is_late();
+        let was_late = rt::slow_turn::loop_is_late();
         // SAFETY: see above; where to begin may be anywhere, PCRE2 looks at it first.
         let outcome = unsafe {
             match self.options.dfa {
@@ -294,9 +294,9 @@ impl CompiledRegex {
                 ),
             }
         };
-        if rt::stall::loop_is_late() && !was_late {
+        if rt::slow_turn::loop_is_late() && !was_late {
             let pattern = || format!("pattern \"{}\"", bstr::BStr::new(&self.pattern));
-            rt::stall::suspect(rt::stall::SuspectKind::Part, pattern);
+            rt::suspect(rt::slow_turn::SuspectKind::Part, pattern);
         }
         match outcome {
             ffi::PCRE2_ERROR_NOMATCH => Ok(false),

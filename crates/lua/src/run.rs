@@ -23,7 +23,7 @@ use std::task::{Context, Poll, ready};
 use bstr::{BString, ByteSlice};
 use host::error_log::LogLevel;
 use http::ledger::LedgerPhase;
-use rt::stall::SuspectKind;
+use rt::slow_turn::SuspectKind;
 
 use crate::chunk::LuaChunk;
 use crate::luajit::watchdog::{ScriptBudget, ScriptLimits};
@@ -185,7 +185,7 @@ impl ScriptRun {
         }
         let event = self.advance_threads(guest.reborrow());
         work.end();
-        if rt::stall::loop_is_late() {
+        if rt::slow_turn::loop_is_late() {
             self.suspect(&guest);
         }
         // While it waits, the request is still in its script.
@@ -200,7 +200,7 @@ impl ScriptRun {
     fn suspect(&self, guest: &RunOwner<'_>) {
         let kind = self.scope.kind.name();
         let name = self.chunk.as_deref().unwrap_or(kind);
-        rt::stall::suspect(SuspectKind::Part, || name.to_owned());
+        rt::suspect(SuspectKind::Part, || name.to_owned());
         match guest {
             RunOwner::Server => {}
             RunOwner::Request(request) => http::stall::suspect_request(request),

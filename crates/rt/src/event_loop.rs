@@ -29,7 +29,8 @@ use crate::local_time::local_time;
 use crate::panics;
 use crate::probes;
 use crate::reactor::Reactor;
-use crate::stall::{self, SlowTurn};
+use crate::slow_turn::{self, SlowTurn, SuspectKind};
+use crate::stall;
 use crate::stats;
 use crate::task::{TakenTask, TaskRank, TaskSlab};
 use crate::time::wheel::TimerWheel;
@@ -277,8 +278,16 @@ thread_local! {
     static BUDGET: Cell<u32> = const { Cell::new(BUDGET_UNITS) };
 }
 
+/// Says what this thread's loop has been doing, if it is the one that is late.
+#[cold]
+pub fn suspect(kind: SuspectKind, text: impl FnOnce() -> String) {
+    if is_slow_turn() {
+        slow_turn::note_suspect(turn_number(), kind, text);
+    }
+}
+
 /// Whether the present turn of this thread's loop has already taken as long as a slow one.
-pub(crate) fn slow_turn_so_far() -> bool {
+fn is_slow_turn() -> bool {
     let Some((began, _)) = TURN.get() else {
         return false;
     };
@@ -609,7 +618,7 @@ impl LoopCore {
             took,
             stretch: turn.stretches.longest,
             tasks: std::mem::take(&mut turn.stretches.suspects),
-            suspects: stall::take_suspects(number),
+            suspects: slow_turn::take_suspects(number),
         });
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock;
-use crate::stall::SlowTurns;
+use crate::slow_turn::SlowTurns;
 use crate::stats::{LoopCounters, LoopStats};
 use base::sync::{Mutex, MutexGuard};
 

@@ -216,13 +216,13 @@ fn a_slow_turn_is_remembered_with_the_task_that_held_it() {
             let begin = Instant::now();
             while begin.elapsed() < Duration::from_millis(25) {}
             let name = || "a long pattern".to_owned();
-            rt::stall::suspect(rt::stall::SuspectKind::Part, name);
+            rt::suspect(rt::slow_turn::SuspectKind::Part, name);
         });
         rt::yield_now().await;
         rt::yield_now().await;
         // This turn is not late, and nobody is to blame for anything.
         let name = || "an innocent".to_owned();
-        rt::stall::suspect(rt::stall::SuspectKind::Part, name);
+        rt::suspect(rt::slow_turn::SuspectKind::Part, name);
         rt::handle().take_slow_turns()
     })
     .expect("a loop can be made")

@@ -241,7 +241,7 @@ async fn run(session: &mut StreamSession) -> u16 {
         }
         for handler in &server.phases[phase] {
             let outcome = handler(session).outcome().await;
-            if rt::stall::loop_is_late() {
+            if rt::slow_turn::loop_is_late() {
                 session.suspect();
             }
             match outcome {

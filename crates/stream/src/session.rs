@@ -224,7 +224,7 @@ impl StreamSession {
     /// The loop may be late: names the session as the error log does.
     #[cold]
     pub fn suspect(&self) {
-        rt::stall::suspect(rt::stall::SuspectKind::Whole, || {
+        rt::suspect(rt::slow_turn::SuspectKind::Whole, || {
             let mut text = format!("session *{}", self.client.number).into_bytes();
             self.describe(&mut ContextWriter::text(&mut text));
             String::from_utf8_lossy(&text).into_owned()

@@ -28,6 +28,7 @@ use host::worker_group::MAX_GROUPS;
 
 use crate::affinity::CpuAffinity;
 use crate::default_user;
+use crate::error_log_conf;
 use crate::events::EventsConf;
 use crate::modules::{self, ModuleSupport};
 use crate::sandbox_paths::{self, PathAccess};
@@ -352,7 +353,7 @@ pub(crate) static DIRECTIVES: DirectiveTable<CoreConf> = DirectiveTable::<CoreCo
         None,
         "Where to log errors, and the minimum level: `debug`, `info`, `notice`, `warn`, `error` (the default), `crit`, \
          `alert` or `emerg`. Several lines write several logs.",
-        Setter::Custom(Arity::at_least(1), RepeatRule::Many, set_error_log),
+        Setter::Custom(Arity::at_least(1), RepeatRule::Many, error_log_conf::set_log),
     ),
     row(
         "error_log_format",
@@ -361,14 +362,7 @@ pub(crate) static DIRECTIVES: DirectiveTable<CoreConf> = DirectiveTable::<CoreCo
         "The format of all error logs: nginx's lines, or a JSON object on each line, with the members `time`, `level`, \
          `pid`, `tid`, `message` and, where known, `connection`, `while`, `client`, `server`, `request`, `upstream`, \
          `host`, `referrer`. Weir extension.",
-        Setter::Custom(Arity::ONE, RepeatRule::Once, |core, line| {
-            core.log_is_json = match line.arg(0).text.as_slice() {
-                b"json" => true,
-                b"text" => false,
-                _ => return Err(line.invalid_value(0)),
-            };
-            Ok(())
-        }),
+        Setter::Custom(Arity::ONE, RepeatRule::Once, error_log_conf::set_format),
     ),
     row(
         "thread_pool",
@@ -535,17 +529,6 @@ fn set_environment(core: &mut CoreConf, line: &mut DirectiveLine) -> Result<(), 
     }
     core.environment
         .push((OsString::from_vec(name.to_vec()), value));
-    Ok(())
-}
-
-/// `error_log`. Several lines write several logs, so each is added to those before it.
-fn set_error_log(core: &mut CoreConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
-    let target = ErrorLogTarget::parse(
-        &words(line),
-        &line.level.build.in_prefix(conf::PathUse::Opened, ""),
-    )
-    .map_err(|error| line.error(error))?;
-    core.log = core.log.with_target(target, line.shared::<LogFiles>());
     Ok(())
 }
 

@@ -5,7 +5,6 @@
 //! it does about a late loop is decided there; this module takes a [sample](sample()) of the loop's stack.
 
 mod sample;
-mod suspects;
 mod unwind;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +14,6 @@ use std::time::Duration;
 use base::sync::Mutex;
 
 pub(crate) use sample::note_stack;
-pub(crate) use suspects::take_suspects;
-pub use suspects::{SlowTurn, SlowTurns, SuspectKind, loop_is_late, say_late, suspect};
 
 use crate::handle::LoopHandle;
 

@@ -1,7 +1,11 @@
 //! The commands that show a running server's requests.
+//!
+//! They have the options that name a server in common, and the text about filters, which is long: whoever looks at
+//! requests looks for some of them, and the names are what one does not remember.
 
 use super::{CONFIGURATION, CommandRow, OptionRow, PREFIX, ValueKind, flag, valued};
 
+/// Names a server without its configuration, which may be unreadable, or have none (`weir serve`).
 const PID: OptionRow = valued(
     "pid",
     "FILE",
@@ -9,6 +13,7 @@ const PID: OptionRow = valued(
     "the server's pid file, or its process number; its configuration is not read then",
 );
 
+/// What `--json` does for `weir tail`.
 const JSON_LINES: &str = "print a JSON object for each request, with all that is known of it";
 
 /// What both pages say of filters.

@@ -22,15 +22,21 @@ use super::record::{ARGUMENT, COLUMN, TailRecord, list_items};
 
 /// A parsed filter.
 pub(super) enum RequestFilter {
+    /// One of these holds.
     Either(Vec<RequestFilter>),
+    /// All of these hold.
     Both(Vec<RequestFilter>),
+    /// It does not hold.
     Not(Box<RequestFilter>),
     /// A variable is neither empty nor 0.
     IsTrue(String),
+    /// A variable is compared with a value.
     Compare(String, CompareOperator, FilterOperand),
+    /// A variable matches a pattern.
     Matches(String, Regex),
 }
 
+/// How two values are compared. `!=` is the opposite of `==`, so that of a list no item may be equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CompareOperator {
     Equal,
@@ -42,14 +48,18 @@ pub(super) enum CompareOperator {
 
 /// The right side.
 pub(super) enum FilterOperand {
+    /// With a `$`.
     Variable(String),
+    /// A word or a quoted text.
     Text(String),
 }
 
 /// Why a text is no filter: a message, and the bytes that it is about.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FilterError {
+    /// What is wrong; on a second line what would be right.
     message: String,
+    /// Where it begins and ends, in bytes.
     at: (usize, usize),
 }
 
@@ -81,6 +91,7 @@ impl FilterError {
 const MAX_DEPTH: usize = 100;
 
 impl RequestFilter {
+    /// Reads a filter. It is checked as a whole: a name that no record has is an error, not a filter that never holds.
     pub(super) fn parse(text: &str) -> Result<RequestFilter, FilterError> {
         let tokens = tokens(text)?;
         let mut parser = FilterParser {
@@ -98,6 +109,7 @@ impl RequestFilter {
         }
     }
 
+    /// Whether it holds for a request.
     pub(super) fn is_match(&self, record: &TailRecord) -> bool {
         match self {
             RequestFilter::Either(parts) => parts.iter().any(|part| part.is_match(record)),
@@ -139,6 +151,7 @@ fn value_of(name: &str, record: &TailRecord) -> Vec<u8> {
 }
 
 impl CompareOperator {
+    /// Whether it holds between two values.
     fn holds(self, left: &[u8], right: &[u8]) -> bool {
         let order = match (number(left), number(right)) {
             (Some(left), Some(right)) => left.partial_cmp(&right),
@@ -175,6 +188,7 @@ fn number(text: &[u8]) -> Option<f64> {
     Some(number * factor)
 }
 
+/// What a piece of the text is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum TokenKind {
     Or,
@@ -188,9 +202,11 @@ enum TokenKind {
     Quoted(String),
 }
 
+/// A piece of the text.
 #[derive(Clone, Debug)]
 struct FilterToken {
     kind: TokenKind,
+    /// Where it begins and ends, for errors.
     at: (usize, usize),
 }
 
@@ -214,6 +230,7 @@ const SIGNS: [(&str, TokenKind); 16] = [
     (")", TokenKind::Close),
 ];
 
+/// Takes the text apart.
 fn tokens(text: &str) -> Result<Vec<FilterToken>, FilterError> {
     let mut tokens: Vec<FilterToken> = Vec::new();
     let mut at = 0;
@@ -245,6 +262,7 @@ fn tokens(text: &str) -> Result<Vec<FilterToken>, FilterError> {
     Ok(tokens)
 }
 
+/// A quoted text at the beginning of `rest`, and its length with the quotes.
 fn quoted(rest: &str, at: usize) -> Result<(TokenKind, usize), FilterError> {
     let quote = if rest.starts_with('"') { '"' } else { '\'' };
     let (mut out, mut escaped) = (String::new(), false);
@@ -265,10 +283,12 @@ fn quoted(rest: &str, at: usize) -> Result<(TokenKind, usize), FilterError> {
     Err(FilterError::new("a quote is not closed", (at, at + 1)))
 }
 
+/// Whether a character may be in the name of a variable.
 fn is_name(char: char) -> bool {
     char.is_ascii_alphanumeric() || char == '_'
 }
 
+/// `$name` or `${name}` at the beginning of `rest`, and its length.
 fn variable(rest: &str, at: usize) -> Result<(TokenKind, usize), FilterError> {
     let inside = &rest[1..];
     let (name, length) = match inside.strip_prefix('{') {
@@ -286,6 +306,7 @@ fn variable(rest: &str, at: usize) -> Result<(TokenKind, usize), FilterError> {
     known_name(name, (at, at + length)).map(|name| (TokenKind::Variable(name), length))
 }
 
+/// A word without quotes at the beginning of `rest`, and its length. A pattern may have signs in it.
 fn word(rest: &str, is_pattern: bool, at: usize) -> Result<(TokenKind, usize), FilterError> {
     let ends = |char: char| match is_pattern {
         true => char.is_whitespace(),
@@ -336,6 +357,7 @@ const FAMILIES: [&str; 4] = ["http_", "sent_http_", ARGUMENT, COLUMN];
 /// Checks that a variable is in the records.
 fn known_name(name: &str, at: (usize, usize)) -> Result<String, FilterError> {
     let lower = name.to_ascii_lowercase();
+    // The server has them as `***`: a filter for one would never be what is meant.
     if lower.starts_with("cookie_") || lower == "http_cookie" {
         let message = "cookies are credentials, which the server does not show\n";
         return Err(FilterError::new(message, at));
@@ -354,13 +376,17 @@ fn known_name(name: &str, at: (usize, usize)) -> Result<String, FilterError> {
     ))
 }
 
+/// Reads pieces by the grammar above, one function for each line of it.
 struct FilterParser<I: Iterator<Item = FilterToken>> {
     tokens: Peekable<I>,
+    /// Where the text ends: the place of what is missing there.
     end: usize,
+    /// How many levels are open. Each one is a call, and the stack has an end.
     depth: usize,
 }
 
 impl<I: Iterator<Item = FilterToken>> FilterParser<I> {
+    /// The whole of it, and what is in parentheses.
     fn either(&mut self) -> Result<RequestFilter, FilterError> {
         let mut parts = vec![self.both()?];
         while self.takes(&TokenKind::Or) {
@@ -369,6 +395,7 @@ impl<I: Iterator<Item = FilterToken>> FilterParser<I> {
         Ok(RequestFilter::Either(parts))
     }
 
+    /// Binds tighter than `||`, as everywhere.
     fn both(&mut self) -> Result<RequestFilter, FilterError> {
         let mut parts = vec![self.one()?];
         while self.takes(&TokenKind::And) {
@@ -377,10 +404,12 @@ impl<I: Iterator<Item = FilterToken>> FilterParser<I> {
         Ok(RequestFilter::Both(parts))
     }
 
+    /// Takes the next piece if it is this one.
     fn takes(&mut self, kind: &TokenKind) -> bool {
         self.tokens.next_if(|token| token.kind == *kind).is_some()
     }
 
+    /// The next piece; at the end an error that says what was wanted.
     fn next(&mut self, wanted: &str) -> Result<FilterToken, FilterError> {
         let end = (self.end, self.end);
         self.tokens
@@ -388,6 +417,7 @@ impl<I: Iterator<Item = FilterToken>> FilterParser<I> {
             .ok_or_else(|| FilterError::new(format!("expected {wanted}"), end))
     }
 
+    /// What `!` and the operators of logic stand between.
     fn one(&mut self) -> Result<RequestFilter, FilterError> {
         let token = self.next("a variable")?;
         self.depth += 1;
@@ -411,7 +441,8 @@ impl<I: Iterator<Item = FilterToken>> FilterParser<I> {
         Ok(filter)
     }
 
-    /// What follows a variable.
+    /// What follows a variable: an operator and its right side, or nothing. A pattern is compiled here, so that its errors
+    /// are shown at the place where it stands.
     fn comparison(&mut self, name: String) -> Result<RequestFilter, FilterError> {
         let is_operator = |token: &FilterToken| matches!(token.kind, TokenKind::Operator(_));
         let Some(operator) = self.tokens.next_if(is_operator) else {
@@ -448,6 +479,7 @@ impl<I: Iterator<Item = FilterToken>> FilterParser<I> {
     }
 }
 
+/// What a sign compares. Whether the result is turned round is seen from its first letter.
 fn operator_of(sign: &str) -> CompareOperator {
     match sign {
         "<" => CompareOperator::Less,

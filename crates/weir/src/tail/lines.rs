@@ -14,12 +14,17 @@ use crate::json;
 /// What is shown of a request.
 #[derive(Clone, Copy)]
 pub(super) struct LineStyle {
+    /// A JSON object on a line, and nothing else.
     pub(super) json: bool,
+    /// The columns of the ledger below it.
     pub(super) ledger: bool,
+    /// A line for each try below it.
     pub(super) by_upstream: bool,
+    /// The status in the colour of its class.
     pub(super) colour: bool,
 }
 
+/// A request, and how it is to be shown.
 pub(super) struct ShownRequest<'a> {
     pub(super) record: &'a TailRecord,
     pub(super) style: LineStyle,
@@ -44,6 +49,7 @@ const NUMBERS: [&str; 11] = [
 const BAR: f64 = 30.0;
 
 impl ShownRequest<'_> {
+    /// Appends it, with its line feeds.
     pub(super) fn write(&self, out: &mut String) {
         if self.style.json {
             return self.write_json(out);
@@ -57,6 +63,7 @@ impl ShownRequest<'_> {
         }
     }
 
+    /// The line that every style but JSON begins with.
     fn write_line(&self, out: &mut String) {
         let record = self.record;
         let status = record.shown("status");
@@ -90,6 +97,7 @@ impl ShownRequest<'_> {
                 let _ = write!(out, " {}", record.shown(name));
             }
         }
+        // Who ended it and where, if somebody did: `SH`, `CW`.
         let ended = String::from_utf8_lossy(record.value("weir_ledger")).into_owned();
         let ended = ended.split('/').next().unwrap_or_default();
         if !matches!(ended, "" | "--") {
@@ -98,6 +106,7 @@ impl ShownRequest<'_> {
         out.push('\n');
     }
 
+    /// The upstream servers that were tried: a line for each.
     fn write_tries(&self, out: &mut String) {
         let text = |bytes: &[u8]| {
             let shown = base::text::visible(bytes);
@@ -117,6 +126,7 @@ impl ShownRequest<'_> {
         }
     }
 
+    /// Where the time went: a line with a bar for each column.
     fn write_ledger(&self, out: &mut String) {
         let columns = self.record.columns();
         // Those of the connection are not part of the request's time.
@@ -133,6 +143,7 @@ impl ShownRequest<'_> {
         }
     }
 
+    /// All that is known of the request, in the order of the record.
     fn write_json(&self, out: &mut String) {
         out.push('{');
         for (index, (name, value)) in self.record.values.iter().enumerate() {
@@ -151,6 +162,7 @@ impl ShownRequest<'_> {
     }
 }
 
+/// Whether JSON has this text as a number (RFC 8259, section 6).
 fn is_json_number(text: &str) -> bool {
     // A leading zero is no JSON, and values of variables have none but in `0.5`.
     let is_plain = text
@@ -160,6 +172,7 @@ fn is_json_number(text: &str) -> bool {
     is_plain && !leads && !text.ends_with('.') && text.parse::<f64>().is_ok()
 }
 
+/// A dash, as in logs, for what is not there.
 fn or_dash(text: String) -> String {
     match text.is_empty() {
         true => "-".to_owned(),

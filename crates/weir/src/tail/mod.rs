@@ -44,7 +44,9 @@ pub(crate) struct TailArguments {
     options: NginxOptions,
     /// `--pid`: its pid file, or its number.
     pid: Option<OsString>,
+    /// Which requests are wanted.
     filter: Option<String>,
+    /// `--json`
     json: bool,
     /// Of `tail`: the whole ledger.
     ledger: bool,
@@ -70,6 +72,7 @@ pub(crate) fn parse_top(parser: lexopt::Parser) -> Result<TailArguments, String>
     parse(&commands::TOP, parser)
 }
 
+/// The options of both, each where it belongs.
 fn parse(row: &CommandRow, mut parser: lexopt::Parser) -> Result<TailArguments, String> {
     let is_tail = row.name == "tail";
     let mut found = TailArguments::default();
@@ -99,10 +102,12 @@ fn parse(row: &CommandRow, mut parser: lexopt::Parser) -> Result<TailArguments, 
     Ok(found)
 }
 
+/// The value of an option.
 fn value_of(parser: &mut lexopt::Parser) -> Result<OsString, String> {
     parser.value().map_err(|error| error.to_string())
 }
 
+/// The value of an option that is a number.
 fn number(parser: &mut lexopt::Parser, least: u64) -> Result<u64, String> {
     let text = value_of(parser)?;
     let text = text.to_string_lossy();
@@ -150,6 +155,7 @@ pub(crate) fn run_tail(arguments: &TailArguments, command_line: &[OsString]) -> 
             batch.clear();
         }
         report_news(&mut source);
+        // After the last line has been printed.
         if left == 0 {
             return 0;
         }
@@ -165,6 +171,7 @@ pub(crate) fn run_top(arguments: &TailArguments, command_line: &[OsString]) -> i
         Err(code) => return code,
     };
     let can_draw = host::terminal::is_interactive() && terminal::can_draw();
+    // A pipe gets one picture: it could not erase the one before.
     let is_once = arguments.once || arguments.json || !can_draw;
     match is_once {
         true => top::print_once(&mut source, filter.as_ref(), arguments),
@@ -194,7 +201,9 @@ fn start(
 /// What names the server: a file with its number, or the number.
 #[derive(Clone, Debug)]
 pub(crate) enum ServerPlace {
+    /// It is read again and again: after an upgrade it has another number.
     PidFile(PathBuf),
+    /// This process and no other one.
     Number(u32),
 }
 
@@ -224,7 +233,7 @@ fn server_place(arguments: &TailArguments, command_line: &[OsString]) -> Option<
         }
     };
     // Says why, if there is no server.
-    crate::run::master_of(&loaded, StartupLog::with_stderr(&log, program.program()))?;
+    crate::running_master::master_of(&loaded, StartupLog::with_stderr(&log, program.program()))?;
     Some(ServerPlace::PidFile(loaded.core.pid.clone()))
 }
 

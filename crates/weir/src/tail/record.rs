@@ -6,16 +6,22 @@ use http::request_feed;
 /// A request that has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TailRecord {
+    /// As the server has written them: some are cut, and those without a value are missing.
     pub(super) values: Vec<(String, Vec<u8>)>,
 }
 
 /// One try of a request with an upstream server; a value that is not known is `-`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ShownTry<'a> {
+    /// The server that was tried, or the group if none could be.
     pub(super) address: &'a [u8],
+    /// The status of its response, or of its failure.
     pub(super) status: &'a [u8],
+    /// Seconds until the connection was there, ...
     pub(super) connect: &'a [u8],
+    /// ... until the head of the response was, ...
     pub(super) header: &'a [u8],
+    /// ... and until the try was over.
     pub(super) response: &'a [u8],
 }
 
@@ -24,6 +30,7 @@ pub(super) const ARGUMENT: &str = "arg_";
 pub(super) const COLUMN: &str = "weir_time_";
 
 impl TailRecord {
+    /// Takes a record of the ring apart. Damaged ones have fewer values, and do no harm.
     pub(super) fn parse(record: &[u8]) -> TailRecord {
         let values = request_feed::read_values(record);
         TailRecord {
@@ -39,6 +46,7 @@ impl TailRecord {
         if let Some((_, value)) = found {
             return value;
         }
+        // The server writes all arguments as one value.
         match name.strip_prefix(ARGUMENT) {
             Some(argument) => self.argument(argument),
             None => b"",
@@ -86,6 +94,7 @@ impl TailRecord {
         ]
         .map(|name| list_items(self.value(name)));
         let at = |list: usize, index: usize| lists[list].get(index).copied().unwrap_or(b"-");
+        // The addresses decide how many there are: before the first one there is one empty item.
         let count = lists[0].iter().filter(|item| !item.is_empty()).count();
         (0..count)
             .map(|index| ShownTry {

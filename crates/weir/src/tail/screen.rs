@@ -20,6 +20,7 @@ const DRAW_EVERY: Duration = Duration::from_secs(1);
 /// To another screen, without a cursor, and back.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
+/// To the first place of the screen, and the rest of a line and of the screen away.
 const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
@@ -51,6 +52,7 @@ pub(super) fn run(
                 recent.add(record);
             }
         });
+        // The last one: there is one line for it.
         news = source.take_news().pop().unwrap_or(news);
         let mut has_key = false;
         match raw.read_key(POLL) {
@@ -77,6 +79,7 @@ pub(super) fn run(
     0
 }
 
+/// Draws the tables over what was there: without clearing the screen first, nothing flickers.
 fn draw(recent: &RecentRequests, by_time: bool, is_held: bool, news: &str) {
     let (columns, lines) = window_size();
     // The first line, the last one, and a blank line and a head for each table.

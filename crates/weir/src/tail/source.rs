@@ -18,13 +18,19 @@ const BATCH: usize = 4096;
 
 /// The servers that are read.
 pub(super) struct RequestSource {
+    /// Where the number of the present one stands.
     place: ServerPlace,
+    /// One, mostly; two during an upgrade; none while it is restarted.
     servers: Vec<ReadServer>,
+    /// Rounds since it was looked for others.
     rounds: u32,
+    /// What the user should know.
     news: Vec<String>,
+    /// Memory for a record.
     record: Vec<u8>,
 }
 
+/// A server and its ring.
 struct ReadServer {
     number: u32,
     reader: RingReader,
@@ -73,6 +79,7 @@ impl RequestSource {
         std::mem::take(&mut self.news)
     }
 
+    /// Says that somebody still reads, forgets servers that have ended, and finds those that have begun.
     fn look_for_servers(&mut self) {
         for server in &self.servers {
             server.reader.renew();
@@ -104,6 +111,7 @@ fn number_of(place: &ServerPlace) -> Option<u32> {
     }
 }
 
+/// Whether there is such a process. It may be another one by now, but then it has no ring.
 fn is_alive(number: u32) -> bool {
     number > 0 && Path::new(&format!("/proc/{number}")).exists()
 }

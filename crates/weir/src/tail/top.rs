@@ -31,11 +31,15 @@ pub(super) const TABLES: [&str; 4] = ["paths", "clients", "upstreams", "statuses
 /// The sums of one row.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct RequestSums {
+    /// How many requests there were.
     pub(super) count: u64,
     /// Responses with a status from 500 on.
     pub(super) failed: u64,
+    /// How long all of them took together, ...
     pub(super) seconds: f64,
+    /// ... and how long the longest one took.
     pub(super) longest: f64,
+    /// What was sent.
     pub(super) bytes: f64,
 }
 
@@ -54,12 +58,16 @@ impl RequestSums {
     }
 }
 
+/// The rows of a table in one second.
 type SumTable = HashMap<String, RequestSums>;
 
 /// The sums of the last seconds.
 pub(super) struct RecentRequests {
+    /// The tables of each second, the present one last.
     seconds: VecDeque<[SumTable; TABLES.len()]>,
+    /// Over how many of them is added up.
     window: usize,
+    /// When it began: at first there are fewer.
     began: Instant,
 }
 
@@ -86,6 +94,7 @@ impl RecentRequests {
         rt::clock::elapsed(self.began).min(Duration::from_secs(self.window as u64))
     }
 
+    /// Adds a request to all tables.
     pub(super) fn add(&mut self, record: &TailRecord) {
         let Some(tables) = self.seconds.back_mut() else {
             return;
@@ -104,6 +113,7 @@ impl RecentRequests {
         add_to(paths, format!("{}{path}", record.shown("host")), &sums);
         add_to(clients, record.shown("remote_addr"), &sums);
         add_to(statuses, record.shown("status"), &sums);
+        // A request that was passed on twice counts for both servers, with the time that each took.
         for one in record.tries() {
             let number = |bytes: &[u8]| String::from_utf8_lossy(bytes).parse().unwrap_or(0.0);
             let seconds = number(one.response);
@@ -155,6 +165,7 @@ impl RecentRequests {
     }
 }
 
+/// Adds to a row, or to the common one if the table is full.
 fn add_to(table: &mut SumTable, mut key: String, sums: &RequestSums) {
     if key.len() > MAX_KEY {
         let end = (0..=MAX_KEY).rev().find(|at| key.is_char_boundary(*at));
@@ -233,6 +244,7 @@ pub(super) fn as_text(recent: &RecentRequests, by_time: bool, rows: usize, width
     out
 }
 
+/// The tables as JSON, with all rows: another program can sort them.
 fn as_json(recent: &RecentRequests, by_time: bool) -> String {
     let seconds = recent.span().as_secs_f64();
     let mut out = format!(

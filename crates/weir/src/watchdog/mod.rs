@@ -19,7 +19,7 @@ use base::sync::Mutex;
 use host::error_log::Logger;
 use host::loop_slots::{LoopSlot, LoopSlots};
 use memory_watch::MemoryWatch;
-use rt::stall::SuspectKind;
+use rt::slow_turn::SuspectKind;
 use stall_report::StallReports;
 use work_balance::WorkBalance;
 
@@ -110,7 +110,7 @@ fn watch(state: &Weak<Mutex<WatchedLoops>>, help: LoopActions) {
     let mut stalls: Vec<LoopStall> = Vec::new();
     let mut reports = StallReports::default();
     conf::regex::set_match_watch(|pattern| {
-        rt::stall::suspect(SuspectKind::Part, || format!("pattern \"{pattern}\""));
+        rt::suspect(SuspectKind::Part, || format!("pattern \"{pattern}\""));
     });
     let mut quiet = 0;
     let mut balanced = rt::clock::read_clock();
@@ -175,7 +175,7 @@ fn rescue_late_loops(
     let is_late = |slot: &Arc<LoopSlot>| slot.handle().turn_duration() >= limit;
     let some_late = loop_slots.list.iter().any(is_late);
     // Whatever holds a loop says so when it is done, but only while this is set.
-    rt::stall::say_late(some_late);
+    rt::slow_turn::say_late(some_late);
     conf::regex::say_late(some_late);
     for loop_slot in loop_slots.list.iter() {
         let turn = loop_slot.handle().turn_number();

@@ -7,7 +7,7 @@
 //!
 //! While a loop is late its stack is sampled, again each time that it has been stuck for [`WORSE`] times as long, and
 //! the sample goes with the report of its turn. The request, the script and the pattern come from the loop itself, when
-//! it is done (`rt::stall::suspect`).
+//! it is done (`rt::suspect`).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use base::sync::Mutex;
 use host::error_log::{LogLevel, Logger};
 use host::loop_slots::{LoopSlot, LoopSlots};
-use rt::stall::{SlowTurn, SlowTurns};
+use rt::slow_turn::{SlowTurn, SlowTurns};
 
 /// The time after a report in which only worse stalls are reported at once.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -47,6 +47,7 @@ pub(super) struct StallReports {
     late: VecDeque<LateTurn>,
     /// The lateness at the last sample of the interval.
     sampled_at: Duration,
+    /// The sample of the longest one.
     sample: Arc<Mutex<Option<StackSample>>>,
     /// Samples whose names are being looked up.
     under_way: Arc<AtomicUsize>,
@@ -54,7 +55,9 @@ pub(super) struct StallReports {
 
 /// A turn that was found late.
 struct LateTurn {
+    /// The loop, by the number of its slot.
     slot: u64,
+    /// The number of its turn.
     turn: u64,
     /// How long its thread had waited for a processor before.
     waited: Option<Duration>,
@@ -66,6 +69,7 @@ struct LateTurn {
 
 /// A stall that is over.
 struct EndedStall {
+    /// The loop.
     loop_slot: Arc<LoopSlot>,
     turn: SlowTurn,
     /// How long of it the thread waited for a processor.
@@ -78,9 +82,12 @@ struct EndedStall {
 
 /// What a loop was doing.
 struct StackSample {
+    /// The loop, and its turn: a sample of another one would accuse the wrong request.
     slot: u64,
     turn: u64,
+    /// How late it was then.
     late: Duration,
+    /// The calls, innermost first.
     frames: Vec<String>,
 }
 
@@ -106,6 +113,7 @@ impl StallReports {
         self.take_sample(loop_slot.clone(), turn, late);
     }
 
+    /// What is known of a turn that was found late.
     fn find_late(&mut self, loop_slot: &LoopSlot, turn: u64) -> Option<&mut LateTurn> {
         let mut all = self.late.iter_mut();
         all.find(|late| (late.slot, late.turn) == (loop_slot.id, turn))
@@ -159,6 +167,7 @@ impl StallReports {
         }
     }
 
+    /// Takes in what a loop has remembered since the last look.
     fn collect(&mut self, loop_slot: &Arc<LoopSlot>, turns: SlowTurns) {
         self.kept_back += turns.count;
         let turn = turns.worst;
@@ -167,6 +176,7 @@ impl StallReports {
             return;
         }
         let seen = self.find_late(loop_slot, turn.turn);
+        // What was counted since the turn ended is a part of it at most, and bounded by it below.
         let before = seen.as_ref().and_then(|late| late.waited);
         let was_seen = seen.is_some();
         let waited = before
@@ -276,6 +286,7 @@ impl EndedStall {
     }
 }
 
+/// One line for each call: the log cuts long lines.
 fn log_stack(frames: &[String], level: LogLevel, log: &Logger) {
     for frame in frames {
         log.log_plain(level, format_args!("stack: {frame}"));

@@ -2,14 +2,12 @@
 //!
 //! A stack names functions; it does not name the request. What may compute for long (a pattern, a script, a handler)
 //! looks at one word when it is done: [`loop_is_late`], which the watchdog sets while some loop is late. Only then it
-//! says what it was, and on a loop that is not late that is ignored. What is said until a request has been named
+//! says what it was ([`crate::suspect`]), and on a loop that is not late that is ignored. What is said until a request has been named
 //! belongs to that request; the rest of the turn serves others, who are not to blame.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
-
-use crate::event_loop::{slow_turn_so_far, turn_number};
 
 /// The watchdog has found a loop late, and it has not recovered.
 static LATE: AtomicBool = AtomicBool::new(false);
@@ -75,7 +73,7 @@ thread_local! {
     };
 }
 
-/// Whether some loop is late. Asked after what may have held a loop; then [`suspect`].
+/// Whether some loop is late. Asked after what may have held a loop; then [`crate::suspect`].
 #[inline(always)]
 pub fn loop_is_late() -> bool {
     LATE.load(Relaxed)
@@ -88,13 +86,8 @@ pub fn say_late(late: bool) {
     }
 }
 
-/// Says what this thread's loop has been doing, if it is the one that is late.
-#[cold]
-pub fn suspect(kind: SuspectKind, text: impl FnOnce() -> String) {
-    if !slow_turn_so_far() {
-        return;
-    }
-    let turn = turn_number();
+/// Notes what this thread's loop has been doing in the turn of this number, which is late.
+pub(crate) fn note_suspect(turn: u64, kind: SuspectKind, text: impl FnOnce() -> String) {
     SUSPECTS.with_borrow_mut(|said| {
         if said.turn != turn {
             *said = TurnSuspects {
