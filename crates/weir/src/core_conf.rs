@@ -491,7 +491,7 @@ fn set_worker_processes(core: &mut CoreConf, line: &mut DirectiveLine) -> Result
     Ok(())
 }
 
-fn words<'a>(line: &DirectiveLine<'a, '_>) -> Vec<&'a [u8]> {
+pub(crate) fn words<'a>(line: &DirectiveLine<'a, '_>) -> Vec<&'a [u8]> {
     line.args()
         .iter()
         .map(|word| word.text.as_slice())
