@@ -94,8 +94,12 @@ fn a_pipe_that_nobody_empties_holds_no_loop_also_after_a_reload() {
     rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).expect("a file system with pipes");
     let open = || -> OwnedFd {
         // Also for writing, so that it does not wait for the server.
-        rustix::fs::open(&pipe, OFlags::RDWR | OFlags::NONBLOCK, Mode::empty())
-            .expect("it is there")
+        rustix::fs::open(
+            &pipe,
+            OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .expect("it is there")
     };
     let reader = open();
     let server = site.start();

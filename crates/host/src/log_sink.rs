@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use base::sync::{Condvar, Mutex, MutexGuard};
 use rustix::fs::FileType;
@@ -167,16 +168,24 @@ impl LogSink {
 
     /// Blocks until everything is written. Not for a loop's thread.
     pub fn flush_blocking(&self) {
-        let mut state = self.0.state();
-        while state.scheduled {
-            state = self.0.drained.wait(state);
-        }
-        let is_left = !state.buffer.is_empty();
+        while !self.flush_within(Duration::from_secs(60)) {}
+    }
+
+    /// Blocks until everything is written, but no longer than this: a pipe may be stuck for ever. Whether it is written.
+    pub fn flush_within(&self, limit: Duration) -> bool {
+        let state = self.0.state();
+        let waited = self
+            .0
+            .drained
+            .wait_timeout_while(state, limit, |state| state.scheduled);
+        let (state, timed_out) = waited;
+        let is_left = !state.buffer.is_empty() && !state.scheduled;
         drop(state);
         if is_left {
             // No writer could be started for it. This thread may wait.
             self.0.drain();
         }
+        !timed_out
     }
 
     /// Ready when everything is written; `None` if it already is.
