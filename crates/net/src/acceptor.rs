@@ -36,11 +36,12 @@ pub trait AcceptingEngine: 'static {
     /// Starts to serve a connection that was accepted, here or by another loop.
     fn open_connection(self: &Rc<Self>, stream: StreamSocket, spec: &Arc<ListenerSpec>);
 
-    /// Starts to read the datagrams of a UDP socket. An error for an engine that serves no datagrams.
+    /// Starts to read the datagrams of a UDP socket, which is a duplicate of the listener's. An error for an engine that
+    /// serves no datagrams.
     fn receive_datagrams(
         self: &Rc<Self>,
         _socket: OwnedFd,
-        _spec: Arc<ListenerSpec>,
+        _listener: &LoopListener,
     ) -> io::Result<rt::JoinHandle<()>> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -170,7 +171,7 @@ fn start<E: AcceptingEngine>(engine: &Rc<E>, listener: LoopListener) {
     // A duplicate of its own: this loop closes it without closing the socket for the other loops.
     let started = listener.descriptor.try_clone().and_then(|descriptor| {
         if !spec.address.is_stream() {
-            let task = engine.receive_datagrams(descriptor, Arc::clone(&spec))?;
+            let task = engine.receive_datagrams(descriptor, &listener)?;
             return Ok((None, task));
         }
         let socket = Rc::new(SocketListener::from_fd(descriptor)?);

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::UNIX_EPOCH;
 
 use super::clock::{log_time, process_ids};
-use super::{LogContext, LogLevel, MAX_LINE};
+use super::{LogContext, LogLevel, MAX_LINE, recent};
 
 /// Whether lines are JSON: of the whole process, because a file has one format, however many loggers write it.
 static JSON: AtomicBool = AtomicBool::new(false);
@@ -59,7 +59,11 @@ fn format_text(
     if let Some(number) = context.connection() {
         let _ = write!(out, "*{number} ");
     }
+    let begin = out.0.len();
     let _ = out.write_fmt(message);
+    if recent::is_kept(level) {
+        recent::keep(level, &line[begin..]);
+    }
     if level != LogLevel::Debug {
         context.describe(&mut ContextWriter::text(line));
     }
@@ -90,6 +94,9 @@ fn format_json(
     }
     let mut text = Vec::new();
     let _ = FmtBytes(&mut text).write_fmt(message);
+    if recent::is_kept(level) {
+        recent::keep(level, &text);
+    }
     line.extend_from_slice(b",\"message\":");
     // The brace and the newline have their place already.
     write_string(&text, MAX_LINE - CONTEXT_ROOM, line);
@@ -148,6 +155,17 @@ impl<'a> ContextWriter<'a> {
         match self.is_json {
             true => self.member(label, counts.as_bytes()),
             false => self.join(&[b", ", label.as_bytes(), b":", counts.as_bytes()]),
+        }
+    }
+
+    /// What held a loop, the parts before the whole.
+    pub fn suspects(&mut self, suspects: &[String]) {
+        match self.is_json {
+            _ if suspects.is_empty() => {}
+            true => self.member("in", suspects.join("; ").as_bytes()),
+            false => suspects
+                .iter()
+                .for_each(|suspect| self.join(&[b", in ", suspect.as_bytes()])),
         }
     }
 

@@ -14,6 +14,7 @@
 mod clock;
 mod files;
 mod line;
+mod recent;
 mod syslog;
 mod target;
 
@@ -27,6 +28,7 @@ pub use clock::{after_fork, log_time, syslog_time};
 pub use files::{LineBuffer, LogFile, LogFiles, LogWriteMode};
 use line::format_line;
 pub use line::{ContextWriter, set_json};
+pub use recent::{ErrorGroup, keep_recent_errors, recent_errors};
 pub use syslog::{Syslog, queue_syslog};
 pub use target::{ErrorLogDestination, ErrorLogTarget};
 

@@ -7,7 +7,7 @@
 mod replacing_nginx;
 mod watching;
 
-pub(crate) use replacing_nginx::{SHADOW, TAKEOVER, UNIT};
+pub(crate) use replacing_nginx::{CANARY, SHADOW, TAKEOVER, UNIT};
 pub(crate) use watching::{TAIL, TOP};
 
 /// A command, such as `weir serve`.
@@ -195,6 +195,7 @@ pub(crate) const COMMANDS: &[CommandRow] = &[
     TAIL,
     TOP,
     SHADOW,
+    CANARY,
     TAKEOVER,
     UNIT,
     CACHE,

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use base::sync::Mutex;
-use host::error_log::{LogLevel, Logger};
+use host::error_log::{ContextWriter, LogContext, LogLevel, Logger};
 use host::loop_slots::{LoopSlot, LoopSlots};
 use rt::slow_turn::{SlowTurn, SlowTurns};
 
@@ -209,7 +209,7 @@ impl StallReports {
             more,
             limit,
         };
-        log.log_plain(level, format_args!("{shown}"));
+        log.log(level, &shown, format_args!("{shown}"));
         let (slot, turn) = (worst.loop_slot.id, worst.turn.turn);
         let has_stack = self
             .find_late(&worst.loop_slot, turn)
@@ -301,13 +301,24 @@ struct ShownStall<'a> {
     limit: Duration,
 }
 
+/// What held the loop follows the message, as with any line about a request: what only keeps messages, such as a page of
+/// errors, must not have what a client has sent.
+impl LogContext for ShownStall<'_> {
+    fn connection(&self) -> Option<u64> {
+        None
+    }
+
+    fn describe(&self, out: &mut ContextWriter<'_>) {
+        out.suspects(&self.worst.turn.suspects);
+    }
+}
+
 impl fmt::Display for ShownStall<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SlowTurn {
             took,
             stretch,
             tasks,
-            suspects,
             ..
         } = &self.worst.turn;
         let name = self.worst.loop_slot.handle().name();
@@ -331,10 +342,6 @@ impl fmt::Display for ShownStall<'_> {
         if self.more > 0 {
             let limit = self.limit.as_millis();
             write!(f, ", {} more took {limit} ms or longer", self.more)?;
-        }
-        // Last, because a client chooses what is in it.
-        for suspect in suspects {
-            write!(f, ", in {suspect}")?;
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! The rules for fields of HTTP/2 messages (RFC 9113, sections 8.2 and 8.3).
+//! The rules for fields of HTTP/2 and HTTP/3 messages (RFC 9113, sections 8.2 and 8.3; RFC 9114, section 4.2).
 
 use crate::known_fields::KnownField;
 
-/// Whether `name` is a field name in HTTP/2: a token in lower case.
+/// Whether `name` is a field name in these versions: a token in lower case.
 pub fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|&b| NAME[b as usize])
 }
@@ -31,13 +31,13 @@ pub fn is_value(value: &[u8]) -> bool {
     memchr::memchr3(0, b'\r', b'\n', value).is_none()
 }
 
-/// Whether whitespace surrounds `value` (section 8.2.1): HTTP/1 would lose it.
+/// Whether whitespace surrounds `value` (RFC 9113, section 8.2.1): HTTP/1 would lose it.
 pub fn is_padded(value: &[u8]) -> bool {
     let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     is_blank(value.first()) || is_blank(value.last())
 }
 
-/// Whether a field is connection-specific, which makes a message malformed (section 8.2.2).
+/// Whether a field is connection-specific, which makes a message malformed (RFC 9113, section 8.2.2).
 pub fn is_connection_specific(known: KnownField, value: &[u8]) -> bool {
     match known {
         KnownField::Connection

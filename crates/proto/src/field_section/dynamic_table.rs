@@ -1,4 +1,4 @@
-//! A dynamic table (RFC 7541, section 2.3.2), in one piece of memory.
+//! A dynamic table (RFC 7541, section 2.3.2; RFC 9204, section 3.2), in one piece of memory.
 
 use super::ENTRY_OVERHEAD;
 use crate::known_fields::KnownField;
@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// The table. Index 0 is the newest entry.
 #[derive(Debug, Default)]
-pub(super) struct DynamicTable {
+pub(crate) struct DynamicTable {
     /// Names and values of the entries, oldest first, after an unused part.
     bytes: Vec<u8>,
     entries: VecDeque<DynamicEntry>,
@@ -17,14 +17,14 @@ pub(super) struct DynamicTable {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct DynamicEntry {
+pub(crate) struct DynamicEntry {
     /// The start of the name in `bytes`; the value follows it.
     start: u32,
     name: u32,
     value: u32,
-    pub(super) known: KnownField,
+    pub(crate) known: KnownField,
     /// For the encoder's search: the hashes of the name, and of name and value.
-    pub(super) hashes: (u32, u32),
+    pub(crate) hashes: (u32, u32),
 }
 
 impl DynamicEntry {
@@ -34,26 +34,26 @@ impl DynamicEntry {
 }
 
 /// The name of a new entry.
-pub(super) enum EntryName<'a> {
+pub(crate) enum EntryName<'a> {
     Text(&'a [u8]),
     /// The name of an existing entry, which may be evicted by the new one.
     Entry(usize),
 }
 
 impl DynamicTable {
-    pub(super) fn new(max: usize) -> DynamicTable {
+    pub(crate) fn new(max: usize) -> DynamicTable {
         DynamicTable {
             max,
             ..DynamicTable::default()
         }
     }
 
-    pub(super) fn max(&self) -> usize {
+    pub(crate) fn max(&self) -> usize {
         self.max
     }
 
     /// Changes the table's size, and evicts the oldest entries if necessary.
-    pub(super) fn set_max(&mut self, max: usize) {
+    pub(crate) fn set_max(&mut self, max: usize) {
         self.max = max;
         self.evict();
         if self.entries.is_empty() {
@@ -61,26 +61,26 @@ impl DynamicTable {
         }
     }
 
-    pub(super) fn entries(&self) -> impl Iterator<Item = &DynamicEntry> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &DynamicEntry> {
         self.entries.iter()
     }
 
-    pub(super) fn get(&self, index: usize) -> Option<&DynamicEntry> {
+    pub(crate) fn get(&self, index: usize) -> Option<&DynamicEntry> {
         self.entries.get(index)
     }
 
-    pub(super) fn name(&self, entry: &DynamicEntry) -> &[u8] {
+    pub(crate) fn name(&self, entry: &DynamicEntry) -> &[u8] {
         let start = entry.start as usize;
         &self.bytes[start..start + entry.name as usize]
     }
 
-    pub(super) fn value(&self, entry: &DynamicEntry) -> &[u8] {
+    pub(crate) fn value(&self, entry: &DynamicEntry) -> &[u8] {
         let start = (entry.start + entry.name) as usize;
         &self.bytes[start..start + entry.value as usize]
     }
 
     /// Inserts an entry. One that is larger than the table empties it (section 4.4).
-    pub(super) fn insert(
+    pub(crate) fn insert(
         &mut self,
         known: KnownField,
         name: EntryName<'_>,

@@ -1,12 +1,11 @@
-//! Turns a header block into a request header (RFC 9113, section 8.3).
+//! Turns a field section into a request header (RFC 9113, section 8.3; RFC 9114, section 4.3).
 //!
 //! The rest of the server knows one form of a request header, that of HTTP/1: the pseudo-header
-//! fields become its request line and its Host field, several Cookie fields become one (section
-//! 8.2.3), and what makes a request malformed is found on the way. What is rejected, and with which
+//! fields become its request line and its Host field, several Cookie fields become one (RFC 9113,
+//! section 8.2.3; RFC 9114, section 4.2.1), and what makes a request malformed is found on the way. What is rejected, and with which
 //! messages, is nginx's behaviour; where nginx is lax the RFC decides.
 
-use super::hpack::DecodedField;
-use super::rules;
+use super::{DecodedField, rules};
 use crate::known_fields::KnownField;
 use crate::message::{InvalidHeaders, MessageVersion, RequestHead, UNIQUE};
 
@@ -53,8 +52,10 @@ impl MalformedRequest {
 }
 
 /// Collects the fields of one request after the other, and keeps its memory in between.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct RequestReader {
+    /// The version of the requests.
+    version: MessageVersion,
     /// The values of the pseudo-header fields.
     text: Vec<u8>,
     method: TextRange,
@@ -80,6 +81,27 @@ pub struct RequestReader {
 type TextRange = Option<(u32, u32)>;
 
 impl RequestReader {
+    /// A reader for requests of this version of HTTP.
+    pub fn new(version: MessageVersion) -> RequestReader {
+        RequestReader {
+            version,
+            text: Vec::new(),
+            method: None,
+            path: None,
+            scheme: None,
+            authority: None,
+            protocol: None,
+            cookie: Vec::new(),
+            in_fields: false,
+            fields: 0,
+            texts: 0,
+            too_large: false,
+            seen: 0,
+            malformed: None,
+            ignored: Vec::new(),
+        }
+    }
+
     /// Adds a field.
     pub fn add_field(
         &mut self,
@@ -145,7 +167,7 @@ impl RequestReader {
         *self = RequestReader {
             text,
             cookie,
-            ..RequestReader::default()
+            ..RequestReader::new(self.version)
         };
     }
 
@@ -287,10 +309,10 @@ impl RequestReader {
             (method, _) => method,
         };
         if !method.is_empty() {
-            head.assemble(MessageVersion::HTTP_2, method, self.part(self.path));
+            head.assemble(self.version, method, self.part(self.path));
         } else {
             head.clear();
-            head.version = MessageVersion::HTTP_2;
+            head.version = self.version;
         }
         all
     }
@@ -434,7 +456,7 @@ mod tests {
     ];
 
     fn read(fields: &[(&str, &str)]) -> (RequestHead, Result<(), String>) {
-        let mut reader = RequestReader::default();
+        let mut reader = RequestReader::new(MessageVersion::HTTP_2);
         let mut head = RequestHead::new();
         for (name, value) in fields {
             let field = DecodedField {

@@ -1,17 +1,16 @@
-//! How much work a client may cause without using its results.
+//! How much work a client of HTTP/2 or HTTP/3 may cause without using its results.
 //!
 //! Every kind of frame is legitimate now and then, and cheap to send. A client that sends little else (floods of PING,
 //! SETTINGS or empty frames, streams that are opened and reset, windows that open byte by byte) makes the server work
 //! for nothing. Such frames therefore have a price. Completed requests earn credit, and so does time. A client without
-//! credit gets ENHANCE_YOUR_CALM (RFC 9113, section 10.5), and its connection ends.
+//! credit gets ENHANCE_YOUR_CALM (RFC 9113, section 10.5) or H3_EXCESSIVE_LOAD (RFC 9114, section 10.5), and its
+//! connection ends.
 //!
 //! Other clients must not notice it before that. A client that is new, or low on credit, runs in patient rank
 //! ([`rt::TaskRank`]) with all of its streams: everything else goes first, and all such clients together get a bounded
 //! part of an iteration of the loop.
 
 use std::time::{Duration, Instant};
-
-use proto::h2::ConnectionError;
 
 /// The credit of a new client, which is also the most that it can have: enough for a browser that cancels all requests
 /// of a page at once.
@@ -21,47 +20,55 @@ const FULL: u32 = 4000;
 const LOW: u32 = FULL / 4 * 3;
 
 /// How many requests must complete before a client is trusted.
-pub(super) const KNOWN_AFTER: u32 = 8;
+pub(crate) const KNOWN_AFTER: u32 = 8;
 
 /// Or how much content must have passed, in either direction, in bytes.
-pub(super) const KNOWN_AFTER_BYTES: u64 = 64 * 1024;
+pub(crate) const KNOWN_AFTER_BYTES: u64 = 64 * 1024;
 
 /// How long it takes to earn one unit: two hundred a second.
 const TIME_OF_ONE: Duration = Duration::from_millis(5);
 
 /// What a completed request earns. Less than a reset stream costs, so that resetting every other one still runs into
 /// the limit.
-pub(super) const SERVED: u32 = 20;
+pub(crate) const SERVED: u32 = 20;
 
 /// WINDOW_UPDATE frames with a smaller increment have a price, in bytes, unless they return small frames of ours.
-pub(super) const SMALL_WINDOW: u32 = 256;
+pub(crate) const SMALL_WINDOW: u32 = 256;
 
 /// What frames and streams cost.
-pub(super) mod price {
+pub(crate) mod price {
     /// PING, PRIORITY, PRIORITY_UPDATE, an unknown frame, a frame for a stream that is gone.
-    pub(in crate::h2) const FRAME: u32 = 2;
+    pub(crate) const FRAME: u32 = 2;
     /// SETTINGS: it may change the window of every stream, and has to be acknowledged.
-    pub(in crate::h2) const SETTINGS: u32 = 20;
+    pub(crate) const SETTINGS: u32 = 20;
     /// DATA without content that does not end its stream.
-    pub(in crate::h2) const EMPTY: u32 = 4;
+    pub(crate) const EMPTY: u32 = 4;
     /// WINDOW_UPDATE with so small an increment that the DATA frame it allows is mostly its head.
-    pub(in crate::h2) const SMALL_WINDOW: u32 = 2;
+    pub(crate) const SMALL_WINDOW: u32 = 2;
     /// A stream that the client reset, that was refused or that was malformed: work may have begun for it.
-    pub(in crate::h2) const STREAM: u32 = 25;
+    pub(crate) const STREAM: u32 = 25;
     /// A header block that needs CONTINUATION frames.
-    pub(in crate::h2) const PIECE: u32 = 4;
+    pub(crate) const PIECE: u32 = 4;
+    /// An instruction of QPACK: it may copy an entry of the table, however short it is itself.
+    pub(crate) const INSTRUCTION: u32 = 1;
+    /// A header block that has to wait for such instructions.
+    pub(crate) const BLOCKED: u32 = 4;
 }
+
+/// The client has no credit left: its connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BudgetSpent;
 
 /// A client's credit.
 #[derive(Debug)]
-pub(super) struct ClientBudget {
+pub(crate) struct ClientBudget {
     left: u32,
     counted: Instant,
 }
 
 impl ClientBudget {
     /// Full credit.
-    pub(super) fn new(now: Instant) -> ClientBudget {
+    pub(crate) fn new(now: Instant) -> ClientBudget {
         ClientBudget {
             left: FULL,
             counted: now,
@@ -69,7 +76,7 @@ impl ClientBudget {
     }
 
     /// Charges a price. The error ends the connection.
-    pub(super) fn spend(&mut self, price: u32, now: Instant) -> Result<(), ConnectionError> {
+    pub(crate) fn spend(&mut self, price: u32, now: Instant) -> Result<(), BudgetSpent> {
         // Time is credited only when it matters, so that a frame normally costs a subtraction.
         if self.left < price {
             self.count_time(now);
@@ -79,12 +86,12 @@ impl ClientBudget {
                 self.left = left;
                 Ok(())
             }
-            None => Err(ConnectionError::enhance_your_calm("http2 flood detected")),
+            None => Err(BudgetSpent),
         }
     }
 
     /// Whether more than a quarter was spent recently.
-    pub(super) fn is_low(&mut self, now: Instant) -> bool {
+    pub(crate) fn is_low(&mut self, now: Instant) -> bool {
         if self.left < LOW {
             self.count_time(now);
         }
@@ -92,7 +99,7 @@ impl ClientBudget {
     }
 
     /// Credits an amount.
-    pub(super) fn earn(&mut self, amount: u32) {
+    pub(crate) fn earn(&mut self, amount: u32) {
         self.left = self.left.saturating_add(amount).min(FULL);
     }
 

@@ -1,36 +1,56 @@
-//! Integers with a prefix (RFC 7541 section 5.1).
+//! Integers with a prefix (RFC 7541, section 5.1; RFC 9204, section 4.1.1).
 
 /// The maximum number of continuation bytes: headers need no integers of more than 28 bits.
 const MAX_CONTINUATION: usize = 4;
 
+/// Why there is no integer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IntegerFault {
+    /// The rest is not here.
+    Incomplete,
+    /// It has more than [`MAX_CONTINUATION`] continuation bytes.
+    TooLarge,
+}
+
 /// Decodes the integer that begins in the low `prefix` bits of `first` and continues in `rest`,
 /// which is moved past it. `None` if it is too large or incomplete.
 #[inline]
-pub(super) fn read(first: u8, prefix: u32, rest: &mut &[u8]) -> Option<usize> {
+pub(crate) fn read(first: u8, prefix: u32, rest: &mut &[u8]) -> Option<usize> {
     let most = (1usize << prefix) - 1;
     let value = usize::from(first) & most;
     if value < most {
         return Some(value);
     }
+    read_long(most, rest).ok()
+}
+
+/// Like [`read`], for input that may still continue.
+#[inline]
+pub(crate) fn read_some(first: u8, prefix: u32, rest: &mut &[u8]) -> Result<usize, IntegerFault> {
+    let most = (1usize << prefix) - 1;
+    let value = usize::from(first) & most;
+    if value < most {
+        return Ok(value);
+    }
     read_long(most, rest)
 }
 
-fn read_long(start: usize, rest: &mut &[u8]) -> Option<usize> {
+fn read_long(start: usize, rest: &mut &[u8]) -> Result<usize, IntegerFault> {
     let mut value = start;
     for i in 0..MAX_CONTINUATION {
-        let (&byte, after) = rest.split_first()?;
+        let (&byte, after) = rest.split_first().ok_or(IntegerFault::Incomplete)?;
         *rest = after;
         value += usize::from(byte & 0x7f) << (7 * i);
         if byte & 0x80 == 0 {
-            return Some(value);
+            return Ok(value);
         }
     }
-    None
+    Err(IntegerFault::TooLarge)
 }
 
 /// Appends `value`. `pattern` has the bits above the low `prefix` bits of the first byte.
 #[inline]
-pub(super) fn write(value: usize, pattern: u8, prefix: u32, out: &mut Vec<u8>) {
+pub(crate) fn write(value: usize, pattern: u8, prefix: u32, out: &mut Vec<u8>) {
     let most = (1usize << prefix) - 1;
     if value < most {
         out.push(pattern | value as u8);
