@@ -31,26 +31,6 @@ pub enum RuntimeEvent<'a> {
         /// Where it happened.
         backtrace: &'a Backtrace,
     },
-    /// A turn of a loop took longer than `LoopOptions::slow_turn`.
-    SlowTurn {
-        /// The loop's name.
-        name: &'a str,
-        /// How long the turn took.
-        took: Duration,
-        /// The longest measured stretch of it, and the tasks polled in that stretch (one, usually).
-        stretch: Duration,
-        /// Names of the tasks polled in the stretch.
-        tasks: &'a [&'static str],
-    },
-    /// A turn of a loop lasts longer than `LoopOptions::slow_turn`, and goes on.
-    Stalled {
-        /// The loop's name.
-        name: &'a str,
-        /// How long the turn has lasted so far.
-        late: Duration,
-        /// What it does: calls, innermost first.
-        frames: &'a [String],
-    },
     /// A pool's queue is full; callers wait their turn. At most once a second for a pool.
     PoolOverflow {
         /// The pool's name.
@@ -98,26 +78,6 @@ impl fmt::Display for RuntimeEvent<'_> {
                 write!(
                     f,
                     "task \"{task}\" panicked at {location}: {message}\n{backtrace}"
-                )
-            }
-            Self::SlowTurn {
-                name,
-                took,
-                stretch,
-                tasks,
-            } => write!(
-                f,
-                "{name}: an iteration took {} ms, {} ms of it in {}",
-                took.as_millis(),
-                stretch.as_millis(),
-                tasks.join(", ")
-            ),
-            Self::Stalled { name, late, frames } => {
-                let innermost = frames.first().map_or("?", String::as_str);
-                write!(
-                    f,
-                    "{name} has been stuck for {} ms in {innermost}",
-                    late.as_millis()
                 )
             }
             Self::PoolOverflow { pool, waiting } => {

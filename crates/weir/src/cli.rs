@@ -36,6 +36,10 @@ pub(crate) enum CliCommand {
     Explain(Box<crate::explain::ExplainArguments>),
     /// `weir upgrade`, with nginx's options, which identify the server.
     Upgrade(NginxOptions),
+    /// `weir tail`.
+    Tail(crate::tail::TailArguments),
+    /// `weir top`.
+    Top(crate::tail::TailArguments),
     /// `weir takeover`.
     Takeover(crate::takeover::TakeoverArguments),
     /// `weir shadow`.
@@ -189,6 +193,8 @@ fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<CliCommand, St
             crate::explain::parse(parser).map(|explain| CliCommand::Explain(Box::new(explain)))
         }
         "upgrade" => parse_upgrade(parser).map(CliCommand::Upgrade),
+        "tail" => crate::tail::parse_tail(parser).map(CliCommand::Tail),
+        "top" => crate::tail::parse_top(parser).map(CliCommand::Top),
         "takeover" => crate::takeover::parse(parser).map(CliCommand::Takeover),
         "shadow" => crate::takeover::parse_shadow(parser).map(CliCommand::Shadow),
         "canary" => crate::takeover::parse_canary(parser).map(CliCommand::Canary),

@@ -28,6 +28,7 @@ mod core_conf;
 mod default_user;
 mod engines;
 mod entrypoint;
+mod error_log_conf;
 mod events;
 mod explain;
 mod foreign_format;
@@ -49,6 +50,7 @@ mod proxy;
 mod reference;
 mod replaced_build;
 mod run;
+mod running_master;
 mod runtime_reports;
 mod sandbox;
 mod sandbox_paths;
@@ -58,6 +60,7 @@ mod single_process;
 mod sockets;
 mod startup_log;
 mod status_help;
+mod tail;
 mod takeover;
 mod template;
 mod terminal;
@@ -92,6 +95,8 @@ fn main() {
         Ok(CliCommand::Check(check)) => run::check(identity, &check, &arguments),
         Ok(CliCommand::Explain(explain)) => explain::run(identity, &explain, &arguments),
         Ok(CliCommand::Upgrade(options)) => run::upgrade(identity, &options, &arguments),
+        Ok(CliCommand::Tail(tail)) => tail::run_tail(&tail, &arguments),
+        Ok(CliCommand::Top(top)) => tail::run_top(&top, &arguments),
         Ok(CliCommand::Takeover(takeover)) => takeover::run(&takeover),
         Ok(CliCommand::Shadow(shadow)) => takeover::shadow::run(&shadow),
         Ok(CliCommand::Canary(canary)) => takeover::canary::run(&canary),

@@ -699,7 +699,8 @@ mod tests {
     fn pages_of_nothing_are_well_formed() {
         let lists = json_lists(
             WorkerGroup::ALONE,
-            (&[], &[]),
+            &[],
+            &[],
             &[],
             &ZoneRegistry::default(),
         );
