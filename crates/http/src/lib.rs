@@ -23,6 +23,7 @@ pub mod configure;
 mod connection_start;
 mod connection_tasks;
 mod connection_transfer;
+pub mod content_identity;
 pub mod content_type;
 pub mod core;
 pub mod current_loop;

@@ -123,7 +123,9 @@ pub(crate) async fn run_lifecycle<C: RequestCarrier>(
     request: &mut Request,
     head: Result<(), RequestRefusal>,
 ) -> C::End {
-    match check_head(carrier, request, head) {
+    let checked = check_head(carrier, request, head);
+    log_phase::observe_beginning(request);
+    match checked {
         // 499, nginx's status for it; only the log sees it.
         Ok(()) if carrier.is_given_up() => {
             request.ledger.end_by(EndedBy::Client);

@@ -162,6 +162,15 @@ impl AcceptingEngine for LoopConnections {
     ) -> io::Result<rt::JoinHandle<()>> {
         quic::receive_datagrams(self, socket, listener)
     }
+
+    fn receive_for(
+        self: &Rc<Self>,
+        socket: OwnedFd,
+        spec: &ListenerSpec,
+        still: &Rc<dyn Fn() -> bool>,
+    ) -> io::Result<()> {
+        net::quic::receive_for_stuck_loop(socket, &spec.address, still)
+    }
 }
 
 impl LoopConnections {

@@ -6,14 +6,15 @@
 //! it runs on whatever thread met the event, a loop's thread included.
 
 use std::backtrace::Backtrace;
+use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::clock;
-use base::sync::RwLock;
+use base::sync::{Mutex, RwLock};
 
 /// Something that happened inside the runtime and that an operator may want to know.
 #[derive(Debug)]
@@ -188,8 +189,75 @@ impl ReportLimit {
     }
 }
 
+/// How many stalls are kept.
+const STALLS_KEPT: usize = 20;
+
+/// How many calls of a stack are kept.
+const FRAMES_KEPT: usize = 40;
+
+/// A loop that was late, as it is kept for pages that show it.
+#[derive(Clone, Debug)]
+pub struct RecordedStall {
+    /// When, in milliseconds since 1970.
+    pub wall_ms: u64,
+    /// The loop's name.
+    pub loop_name: String,
+    /// How long the turn had lasted; where it ended before a stack was taken, how long it took.
+    pub late: Duration,
+    /// What it did: calls, innermost first; empty if it ended before.
+    pub frames: Vec<String>,
+    /// The tasks of its longest stretch, if it has ended.
+    pub tasks: Vec<&'static str>,
+}
+
+static STALLS: Mutex<VecDeque<RecordedStall>> = Mutex::new(VecDeque::new());
+
+/// The last loops that were late, the latest first.
+pub fn recent_stalls() -> Vec<RecordedStall> {
+    STALLS.lock().iter().rev().cloned().collect()
+}
+
+/// Keeps a stall.
+fn record_stall(event: &RuntimeEvent<'_>) {
+    let (loop_name, late, frames, tasks): (_, _, &[String], &[&'static str]) = match event {
+        RuntimeEvent::Stalled { name, late, frames } => (name, late, frames, &[]),
+        RuntimeEvent::SlowTurn {
+            name, took, tasks, ..
+        } => (name, took, &[], tasks),
+        _ => return,
+    };
+    let wall = clock::read_wall().duration_since(SystemTime::UNIX_EPOCH);
+    let wall_ms = wall.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0));
+    let mut stalls = STALLS.lock();
+    // The turn that a stack was taken of ends a moment later, and then its length and its tasks are known.
+    let same = stalls.back_mut().filter(|last| {
+        let began = |at: u64, late: Duration| at.saturating_sub(late.as_millis() as u64);
+        last.loop_name == *loop_name
+            && !last.frames.is_empty()
+            && frames.is_empty()
+            && began(last.wall_ms, last.late).abs_diff(began(wall_ms, *late)) < 20
+    });
+    if let Some(last) = same {
+        last.late = *late;
+        last.tasks = tasks.to_vec();
+        last.wall_ms = wall_ms;
+        return;
+    }
+    if stalls.len() >= STALLS_KEPT {
+        stalls.pop_front();
+    }
+    stalls.push_back(RecordedStall {
+        wall_ms,
+        loop_name: (*loop_name).to_owned(),
+        late: *late,
+        frames: frames.iter().take(FRAMES_KEPT).cloned().collect(),
+        tasks: tasks.to_vec(),
+    });
+}
+
 /// Hands an event to the reporter.
 pub fn report_event(event: &RuntimeEvent<'_>) {
+    record_stall(event);
     // Cloned out of the lock: a reporter may itself cause a report.
     let reporter = REPORTER.read().clone();
     match reporter {

@@ -38,6 +38,8 @@ pub(crate) enum CliCommand {
     Takeover(crate::takeover::TakeoverArguments),
     /// `weir shadow`.
     Shadow(crate::takeover::ShadowArguments),
+    /// `weir canary`.
+    Canary(crate::takeover::CanaryArguments),
     /// `weir unit`.
     Unit(crate::unit::UnitArguments),
     /// `weir entrypoint COMMAND …`, in a container.
@@ -184,6 +186,7 @@ fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<CliCommand, St
         "upgrade" => parse_upgrade(parser).map(CliCommand::Upgrade),
         "takeover" => crate::takeover::parse(parser).map(CliCommand::Takeover),
         "shadow" => crate::takeover::parse_shadow(parser).map(CliCommand::Shadow),
+        "canary" => crate::takeover::parse_canary(parser).map(CliCommand::Canary),
         "unit" => crate::unit::parse(parser).map(CliCommand::Unit),
         _ => Err(command_hints::unknown_command(word)),
     };

@@ -65,6 +65,8 @@ pub(crate) struct CoreConf {
     pub(crate) priority: i32,
     /// The longest graceful shutdown; zero means no limit.
     pub(crate) shutdown_timeout: Duration,
+    /// The kernel chooses among the UDP sockets of an address by QUIC's connection ids.
+    pub(crate) quic_bpf: bool,
     /// The environment variables that the worker keeps, or their new values.
     environment: Vec<(OsString, Option<OsString>)>,
     /// What its memory is bounded by.
@@ -161,6 +163,7 @@ impl CoreConf {
             debug_connections: events.debug_connections,
             debug_unix_connections: events.debug_unix_connections,
             shutdown_timeout: self.shutdown_timeout,
+            steers_datagrams: self.quic_bpf,
             testing: context.testing,
         }
     }
@@ -241,6 +244,15 @@ pub(crate) static DIRECTIVES: DirectiveTable<CoreConf> = DirectiveTable::<CoreCo
             core.worker_groups = usize::try_from(line.number(0, 1, MAX_GROUPS as i64)?).unwrap_or(1);
             Ok(())
         }),
+    ),
+    row(
+        "quic_bpf",
+        "on | off",
+        Some("on"),
+        "Has the kernel choose the event loop of a QUIC datagram by its connection id, where `listen … quic` has \
+         `reuseport`. The classic BPF program needs no privilege. Without it, datagrams of clients whose address has \
+         changed are passed on by the loop that gets them.",
+        Setter::Flag(|core| &mut core.quic_bpf),
     ),
     row(
         "worker_cpu_affinity",

@@ -92,6 +92,7 @@ fn main() {
         Ok(CliCommand::Upgrade(options)) => run::upgrade(identity, &options, &arguments),
         Ok(CliCommand::Takeover(takeover)) => takeover::run(&takeover),
         Ok(CliCommand::Shadow(shadow)) => takeover::shadow::run(&shadow),
+        Ok(CliCommand::Canary(canary)) => takeover::canary::run(&canary),
         Ok(CliCommand::Unit(unit)) => unit::run(&unit, &arguments),
         Ok(CliCommand::Entrypoint(command)) => entrypoint::run(&command),
         Ok(CliCommand::Help(name)) => help::help(name.as_deref()),

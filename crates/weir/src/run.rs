@@ -480,7 +480,10 @@ pub(crate) fn start(
         .as_deref()
         .map(|numbers| ListeningSockets::inherited(numbers, startup_log));
     let mut inherited = inherited.unwrap_or_default();
-    let passed = service_manager::passed_sockets();
+    let mut passed = service_manager::passed_sockets();
+    if let Some(private) = &startup.private {
+        passed.append(&mut private.take_sockets());
+    }
     inherit_from_manager(passed, &mut inherited, startup_log);
     // The first and only time that it is set.
     let _ = startup

@@ -57,6 +57,15 @@ pub(super) const RULES: &[Rule] = &[
                 "log: $body_bytes_sent",
                 "log: $sent_http_content_length",
             ];
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
+            let is_value = ["field ", "behind: field ", "log: $"]
+                .iter()
+                .any(|class| seen.is(class))
+                && oracle.len() > weir.len()
+                && oracle.starts_with(weir.as_str());
+            if seen.has("set_decode_base32") && is_value {
+                return true;
+            }
             seen.has("set_decode_base32")
                 && classes.iter().any(|class| seen.is(class))
                 && any_pair(seen, |a, b| {

@@ -34,6 +34,7 @@ pub(crate) fn all() -> Vec<Case> {
         beside::logrotate(),
         beside::fail2ban(),
         beside::status(),
+        beside::exporter(),
         beside::logs(),
         beside::crossplane(),
         beside::certbot(),

@@ -13,6 +13,7 @@
 
 mod clock;
 mod files;
+mod recent;
 mod syslog;
 mod target;
 
@@ -24,6 +25,7 @@ use std::sync::{Arc, OnceLock};
 
 pub use clock::{after_fork, log_time, syslog_time};
 pub use files::{LineBuffer, LogFile, LogFiles, LogWriteMode};
+pub use recent::{ErrorGroup, keep_recent_errors, recent_errors};
 pub use syslog::Syslog;
 pub use target::{ErrorLogDestination, ErrorLogTarget};
 
@@ -289,7 +291,11 @@ fn format_line(
     if let Some(number) = context.connection() {
         let _ = write!(out, "*{number} ");
     }
+    let begin = out.0.len();
     let _ = out.write_fmt(message);
+    if recent::is_kept(level) {
+        recent::keep(level, &line[begin..]);
+    }
     if level != LogLevel::Debug {
         context.describe(line);
     }

@@ -3,6 +3,7 @@
 mod access;
 mod acme;
 mod addition;
+mod api;
 mod auth_basic;
 mod auth_request;
 mod autoindex;
@@ -12,6 +13,7 @@ mod cache_path;
 mod cache_purge;
 mod charset;
 mod client_scope;
+mod compressed_copies;
 mod dav;
 #[cfg(feature = "debug-stall")]
 mod debug_block;
@@ -30,6 +32,7 @@ mod headers;
 mod headers_more;
 mod health_check;
 mod index;
+mod keyval;
 mod limit_conn;
 mod limit_req;
 mod log;
@@ -72,6 +75,7 @@ pub static MODULES: &[&::http::HttpModule] = &[
     &ssl::MODULE,
     // Variables.
     &map::MODULE,
+    &keyval::MODULE,
     &browser::MODULE,
     &geo::MODULE,
     &geoip::MODULE,
@@ -127,6 +131,7 @@ pub static MODULES: &[&::http::HttpModule] = &[
     &stub_status::MODULE,
     &weir_status::MODULE,
     &prometheus::MODULE,
+    &api::MODULE,
     &prometheus::ZONES,
     &random_index::MODULE,
     &index::MODULE,
@@ -150,6 +155,7 @@ pub static MODULES: &[&::http::HttpModule] = &[
     &charset::MODULE,
     &ssi::MODULE,
     &addition::JOIN,
+    &compressed_copies::MODULE,
     &brotli::MODULE,
     &zstd::MODULE,
     &gzip::MODULE,

@@ -6,7 +6,7 @@
 
 mod replacing_nginx;
 
-pub(crate) use replacing_nginx::{SHADOW, TAKEOVER, UNIT};
+pub(crate) use replacing_nginx::{CANARY, SHADOW, TAKEOVER, UNIT};
 
 /// A command, such as `weir serve`.
 pub(crate) struct CommandRow {
@@ -191,6 +191,7 @@ pub(crate) const COMMANDS: &[CommandRow] = &[
     CHECK,
     UPGRADE,
     SHADOW,
+    CANARY,
     TAKEOVER,
     UNIT,
     CACHE,

@@ -34,6 +34,7 @@ use base::ErrnoText;
 use host::error_log::{LogLevel, Logger};
 use host::process;
 use host::signal::{DeliveredSignal, Signal, SignalReader};
+use net::quic::QuicSecret;
 use net::tls::TicketSecret;
 
 use crate::children::{RESPAWN_PAUSE, WorkerBatch, WorkerChild};
@@ -139,6 +140,8 @@ impl MasterProcess {
         (other, orphans): (Option<OtherMaster>, Vec<OrphanWorker>),
     ) -> MasterProcess {
         loaded.forget_engines();
+        // Chosen before the first worker is forked: all have the same.
+        let _ = QuicSecret::common();
         let manager = ServiceManager::of_environment(startup.service.get());
         MasterProcess {
             orphan_listener: OrphanListener::new(&startup.paths),

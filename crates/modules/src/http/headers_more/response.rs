@@ -159,6 +159,8 @@ fn set_matching(out: &mut Response, field: &NamedField, value: &[u8]) {
 /// Sets `Content-Length`. A shorter length truncates the content. A longer one is ignored: the
 /// client would wait for the rest in vain, and take the next response for it.
 fn set_length(out: &mut Response, value: &[u8]) -> Result<(), InvalidResponseValue> {
+    // The content may be cut.
+    out.identity = None;
     if value.is_empty() {
         out.content_length = None;
         // The connection would derive the length from the body again.

@@ -37,6 +37,14 @@ pub(super) struct LoggedRequest {
     pub(super) server: usize,
 }
 
+/// How a request ended, as far as the log has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LoggedOutcome {
+    pub(super) status: u16,
+    /// `$request_time`.
+    pub(super) milliseconds: Option<u64>,
+}
+
 /// A part of a format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum FormatPart {
@@ -123,9 +131,27 @@ impl AccessLogs {
         paths.collect()
     }
 
+    /// A log of this command's own, whose format is known.
+    pub(super) fn with_format(path: &Path, format: &str) -> AccessLogs {
+        let log = FollowedLog::new(path.to_owned(), split_format(format), 0);
+        AccessLogs(vec![log])
+    }
+
     /// The requests that were logged since the last time.
     pub(super) fn read_new(&mut self) -> Vec<LoggedRequest> {
         self.0.iter_mut().flat_map(FollowedLog::read_new).collect()
+    }
+
+    /// How the requests ended that were logged since the last time.
+    pub(super) fn read_new_outcomes(&mut self) -> Vec<LoggedOutcome> {
+        let read = |log: &mut FollowedLog| -> Vec<LoggedOutcome> {
+            let lines = log.new_lines();
+            let lines = text_lines(&lines);
+            lines
+                .filter_map(|line| logged_outcome(&log.format, line))
+                .collect()
+        };
+        self.0.iter_mut().flat_map(read).collect()
     }
 }
 
@@ -257,6 +283,24 @@ fn logged_request(format: &[FormatPart], line: &str, server: usize) -> Option<Lo
     })
 }
 
+/// The outcome in a line. Requests without a response (`000`, 499) are part of it.
+fn logged_outcome(format: &[FormatPart], line: &str) -> Option<LoggedOutcome> {
+    let values = values(format, line)?;
+    let time = values.get("request_time");
+    let seconds: Option<f64> = time.and_then(|time| time.parse().ok());
+    Some(LoggedOutcome {
+        status: values.get("status")?.parse().ok()?,
+        milliseconds: seconds.map(|seconds| (seconds * 1000.0).round() as u64),
+    })
+}
+
+/// The lines that are text.
+fn text_lines(lines: &[u8]) -> impl Iterator<Item = &str> {
+    lines
+        .lines()
+        .filter_map(|line| std::str::from_utf8(line).ok())
+}
+
 impl FollowedLog {
     /// Begins at the end of what is there.
     fn new(path: PathBuf, format: Vec<FormatPart>, server: usize) -> FollowedLog {
@@ -287,6 +331,14 @@ impl FollowedLog {
     /// The requests of the lines that were completed since the last time. Lines of another format are passed over: a log may have
     /// been written with an older one.
     fn read_new(&mut self) -> Vec<LoggedRequest> {
+        let lines = self.new_lines();
+        text_lines(&lines)
+            .filter_map(|line| logged_request(&self.format, line, self.server))
+            .collect()
+    }
+
+    /// The lines that were completed since the last time.
+    fn new_lines(&mut self) -> Vec<u8> {
         let bytes = self.read_bytes();
         self.rest.extend_from_slice(&bytes);
         let end = self.rest.iter().rposition(|byte| *byte == b'\n');
@@ -300,12 +352,7 @@ impl FollowedLog {
         if number.is_some() && number != self.file.as_ref().map(|(_, number)| *number) {
             self.open();
         }
-        let lines = lines
-            .lines()
-            .filter_map(|line| std::str::from_utf8(line).ok());
         lines
-            .filter_map(|line| logged_request(&self.format, line, self.server))
-            .collect()
     }
 
     /// What was appended since the last time.
@@ -355,6 +402,20 @@ mod tests {
         assert_eq!(found.host.as_deref(), Some("www.example.com"));
         assert_eq!(found.port.as_deref(), Some("443"));
         assert_eq!(found.is_tls, Some(true));
+    }
+
+    #[test]
+    fn outcomes_are_read_where_a_format_has_them() {
+        let outcome = |format: &str, line: &str| {
+            let found = logged_outcome(&split_format(format), line)?;
+            Some((found.status, found.milliseconds))
+        };
+        let line = "127.0.0.1 - - [23/Nov/2026:10:00:00 +0000] \"\" 400 0 \"-\" \"-\"";
+        assert_eq!(outcome(COMBINED, line), Some((400, None)));
+        let format = "$status $request_time";
+        assert_eq!(outcome(format, "502 1.234"), Some((502, Some(1234))));
+        assert_eq!(outcome(format, "200 -"), Some((200, None)));
+        assert_eq!(outcome("$request", "GET / HTTP/1.1"), None);
     }
 
     #[test]
