@@ -28,6 +28,7 @@ pub mod content_type;
 pub mod core;
 pub mod current_loop;
 pub mod engine;
+pub mod explain;
 pub mod files;
 pub mod filter;
 mod h1;

@@ -83,7 +83,7 @@ impl From<RejectedHead> for RequestRefusal {
 }
 
 impl RequestRefusal {
-    fn status(&self) -> u16 {
+    pub(crate) fn status(&self) -> u16 {
         match self {
             RequestRefusal::Head(reject) => reject.status(),
             RequestRefusal::Protocol(status, _) => *status,
@@ -164,7 +164,7 @@ pub(crate) async fn answer_refused<C: RequestCarrier>(
 
 /// Checks the head, and derives path, server and content from it. If it is refused for several reasons, this decides which
 /// of them counts: the checks run in nginx's order, except that nginx has judged the target before it saw the rest.
-fn check_head<C: RequestCarrier>(
+pub(crate) fn check_head<C: RequestCarrier>(
     carrier: &mut C,
     request: &mut Request,
     head: Result<(), RequestRefusal>,

@@ -84,6 +84,15 @@ pub async fn run_log_handlers(request: &mut Request) {
     }
 }
 
+/// Tells the location's modules that a part of a client's request has ended: a subrequest, or a fetch for the cache.
+pub(crate) fn end_part(request: &mut Request) {
+    let site = Rc::clone(&request.site);
+    for handler in &site.location(request.location).pipeline.phases[HttpPhase::PartEnd] {
+        // Nothing waits for a part that is over, so a handler that wants to wait has no time for it.
+        drop(handler(request));
+    }
+}
+
 /// Serves the path of `post_action` for its side effects; the client has its response already.
 async fn post_action(request: &mut Request) {
     let site = Rc::clone(&request.site);

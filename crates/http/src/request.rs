@@ -509,6 +509,15 @@ impl Request {
         })
     }
 
+    /// The same, if it has been made.
+    #[inline]
+    pub fn shared_if_made<T: Any>(&self) -> Option<Rc<T>> {
+        let shared = self.variables.shared.borrow();
+        shared
+            .iter()
+            .find_map(|known| Rc::clone(known).downcast().ok())
+    }
+
     /// The value of an expression.
     pub fn value(&mut self, expression: &Expression) -> BString {
         match expression.constant() {

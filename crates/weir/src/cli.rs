@@ -32,6 +32,8 @@ pub(crate) enum CliCommand {
     Cache(crate::cache_command::CacheCommand),
     /// `weir check`.
     Check(crate::check::CheckArguments),
+    /// `weir explain URL`.
+    Explain(Box<crate::explain::ExplainArguments>),
     /// `weir upgrade`, with nginx's options, which identify the server.
     Upgrade(NginxOptions),
     /// `weir takeover`.
@@ -183,6 +185,9 @@ fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<CliCommand, St
         "proxy" => parse_proxy(parser).map(CliCommand::Proxy),
         "cache" => crate::cache_command::parse(parser).map(CliCommand::Cache),
         "check" => crate::check::parse(parser).map(CliCommand::Check),
+        "explain" => {
+            crate::explain::parse(parser).map(|explain| CliCommand::Explain(Box::new(explain)))
+        }
         "upgrade" => parse_upgrade(parser).map(CliCommand::Upgrade),
         "takeover" => crate::takeover::parse(parser).map(CliCommand::Takeover),
         "shadow" => crate::takeover::parse_shadow(parser).map(CliCommand::Shadow),

@@ -29,6 +29,7 @@ mod default_user;
 mod engines;
 mod entrypoint;
 mod events;
+mod explain;
 mod foreign_format;
 mod group_arrivals;
 mod handover;
@@ -89,6 +90,7 @@ fn main() {
         Ok(CliCommand::Init(arguments)) => init::run(&arguments),
         Ok(CliCommand::Cache(arguments)) => cache_command::run(&arguments),
         Ok(CliCommand::Check(check)) => run::check(identity, &check, &arguments),
+        Ok(CliCommand::Explain(explain)) => explain::run(identity, &explain, &arguments),
         Ok(CliCommand::Upgrade(options)) => run::upgrade(identity, &options, &arguments),
         Ok(CliCommand::Takeover(takeover)) => takeover::run(&takeover),
         Ok(CliCommand::Shadow(shadow)) => takeover::shadow::run(&shadow),

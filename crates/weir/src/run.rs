@@ -156,6 +156,7 @@ pub(crate) fn startup_in_place_of(
         arguments: crate::load_configuration::joined(arguments.iter().map(OsString::as_os_str)),
         command: CommandLine::new(arguments),
         private: None,
+        block_heads: Default::default(),
         daemonized: false.into(),
         service: Default::default(),
     })

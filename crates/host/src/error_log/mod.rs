@@ -23,6 +23,8 @@ use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
+use base::sync::Mutex;
+
 pub use clock::{after_fork, log_time, syslog_time};
 pub use files::{LineBuffer, LogFile, LogFiles, LogWriteMode};
 pub use recent::{ErrorGroup, keep_recent_errors, recent_errors};
@@ -31,6 +33,22 @@ pub use target::{ErrorLogDestination, ErrorLogTarget};
 
 /// The longest line, newline included. nginx's bound; log shippers rely on it.
 pub const MAX_LINE: usize = 2048;
+
+/// The lines of a process that shows them instead of writing them.
+static DIVERTED: OnceLock<Mutex<Vec<(LogLevel, String)>>> = OnceLock::new();
+
+/// From now on keeps the lines of all logs that would take them, and writes none. For a process that serves nothing.
+pub fn divert_lines() {
+    DIVERTED.get_or_init(Mutex::default);
+}
+
+/// The lines that have been kept.
+pub fn take_diverted() -> Vec<(LogLevel, String)> {
+    let diverted = DIVERTED.get();
+    diverted
+        .map(|lines| std::mem::take(&mut *lines.lock()))
+        .unwrap_or_default()
+}
 
 /// How serious a line is. A target takes its own level and everything more serious.
 ///
@@ -252,6 +270,9 @@ impl Logger {
         context: &dyn LogContext,
         message: fmt::Arguments<'_>,
     ) {
+        if let Some(diverted) = DIVERTED.get() {
+            return diverted.lock().push((level, message.to_string()));
+        }
         format_line(line, level, context, message);
         for entry in self.entries() {
             if level <= entry.level {

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bstr::BString;
 use net::upstream::UpstreamPeer;
@@ -33,6 +33,10 @@ pub struct UpstreamRecord {
 /// One try.
 #[derive(Clone, Debug, Default)]
 pub struct UpstreamTry {
+    /// When it began; `None` for what separates two exchanges.
+    pub began: Option<Instant>,
+    /// It was made by a fetch for the cache, which has it in a record of its own.
+    pub is_of_fetch: bool,
     /// The server, or the group if no server could be used.
     pub peer: Option<PeerName>,
     /// The status of the response, or of the failure; 0: none.
@@ -212,7 +216,10 @@ impl UpstreamRecord {
 
     /// Starts a try.
     pub fn begin_try(&mut self) {
-        self.tries.push(UpstreamTry::default());
+        self.tries.push(UpstreamTry {
+            began: Some(rt::now()),
+            ..UpstreamTry::default()
+        });
     }
 
     /// The current try.

@@ -352,6 +352,20 @@ impl<S: Http2Profile> UpstreamProtocol for Http2Exchange<S> {
         Ok(())
     }
 
+    fn shown_fields(&self, _: &[u8]) -> http::upstream::ShownFields {
+        let request = &self.request;
+        let pseudo = [
+            (":method", request.method.clone()),
+            (":scheme", request.scheme.into()),
+            (":authority", request.authority.clone()),
+            (":path", request.path.clone()),
+        ];
+        let pseudo = pseudo.into_iter().map(|(name, value)| (name.into(), value));
+        let fields = request.fields.iter();
+        let fields = fields.map(|(name, value)| (name.into(), value.into()));
+        pseudo.chain(fields).collect()
+    }
+
     fn begin_request(&mut self, carried: Option<CarriedState>, out: &mut Vec<u8>) {
         // A reused connection brings its state along, most of all the HPACK table.
         let known = carried.and_then(|carried| carried.downcast::<H2ClientConnection>().ok());

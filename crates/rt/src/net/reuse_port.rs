@@ -13,8 +13,7 @@ pub const WHOLE_SHARE: u32 = 10_000;
 // linux/filter.h: an absolute load from there on is of something besides the packet.
 const ANCILLARY: u32 = 0xffff_f000;
 const RANDOM: u32 = 56;
-// linux/socket.h, which libc does not have for every target.
-const SO_ATTACH_REUSEPORT_CBPF: libc::c_int = 51;
+// asm-generic/socket.h.
 const SO_DETACH_REUSEPORT_BPF: libc::c_int = 68;
 
 /// Gives `share` of new connections, by chance, to the socket that joined the address after `others` sockets, and the rest to
@@ -41,11 +40,20 @@ pub fn split_connections(socket: impl AsFd, others: u16, share: u32) -> io::Resu
         statement(modulo, others.max(1).into(), (0, 0)),
         statement(libc::BPF_RET | RETURN_ACCUMULATOR, 0, (0, 0)),
     ];
+    attach_program(socket, &mut program)
+}
+
+/// Gives the group of a socket a program. It is copied; it needs no privilege.
+pub(super) fn attach_program(
+    socket: impl AsFd,
+    program: &mut [libc::sock_filter],
+) -> io::Result<()> {
     let program = libc::sock_fprog {
+        // The kernel takes 4,096 instructions at most, and programs here are fixed.
         len: program.len() as libc::c_ushort,
         filter: program.as_mut_ptr(),
     };
-    set_option(socket, SO_ATTACH_REUSEPORT_CBPF, &program)
+    set_option(socket, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
 }
 
 /// Leaves the choice to the kernel's hash again.

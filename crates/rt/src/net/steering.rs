@@ -2,12 +2,14 @@
 //! (SO_ATTACH_REUSEPORT_CBPF). It needs no privilege.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 use libc::{
     BPF_A, BPF_ABS, BPF_ADD, BPF_ALU, BPF_AND, BPF_B, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD,
-    BPF_MISC, BPF_MUL, BPF_RET, BPF_TAX, BPF_X, BPF_XOR, sock_filter, sock_fprog,
+    BPF_MISC, BPF_MUL, BPF_RET, BPF_TAX, BPF_X, BPF_XOR, sock_filter,
 };
+
+use super::reuse_port;
 
 /// Larger than the number of any socket: the kernel chooses by its hash.
 const BY_HASH: u32 = u32::MAX;
@@ -26,29 +28,7 @@ pub struct DatagramSteering {
 /// Has the kernel choose among the sockets of this one's address by the connection id of a QUIC datagram (RFC 8999): the
 /// number is in ids that were issued here. Others, those of a client's first packets, are left to its hash.
 pub fn steer_datagrams(socket: impl AsFd, steering: DatagramSteering) -> io::Result<()> {
-    let mut program = program(steering);
-    let program = sock_fprog {
-        len: program.len() as u16,
-        filter: program.as_mut_ptr(),
-    };
-    let size = size_of::<sock_fprog>() as libc::socklen_t;
-    // SAFETY: the descriptor is borrowed for the call; the pointers are to a program and to its instructions, which live
-    // through it, and the kernel copies both.
-    // JUSTIFICATION: a datagram that reaches the right loop at once saves a copy and a wake-up of another thread.
-    let code = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_REUSEPORT_CBPF,
-            (&raw const program).cast(),
-            size,
-        )
-    };
-    if code == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    reuse_port::attach_program(socket, &mut program(steering))
 }
 
 /// ```text
@@ -109,7 +89,9 @@ mod tests {
             let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)
                 .expect("a descriptor");
             sockopt::set_socket_reuseport(&socket, true).expect("supported");
-            let first = sockets.first().map(|first| first.local_addr().expect("bound"));
+            let first = sockets
+                .first()
+                .map(|first| first.local_addr().expect("bound"));
             let address = first.unwrap_or_else(|| ([127, 0, 0, 1], 0).into());
             rustix::net::bind(&socket, &address).expect("a free port");
             let socket = UdpSocket::from(socket);

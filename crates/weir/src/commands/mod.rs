@@ -4,8 +4,10 @@
 //! made from these rows. The parsers in [`crate::cli`] decide what an option does; a test checks that
 //! they accept every row.
 
+mod explaining;
 mod replacing_nginx;
 
+pub(crate) use explaining::EXPLAIN;
 pub(crate) use replacing_nginx::{CANARY, SHADOW, TAKEOVER, UNIT};
 
 /// A command, such as `weir serve`.
@@ -189,6 +191,7 @@ pub(crate) const COMMANDS: &[CommandRow] = &[
     PROXY,
     INIT,
     CHECK,
+    EXPLAIN,
     UPGRADE,
     SHADOW,
     CANARY,
