@@ -39,7 +39,8 @@ impl CopyFill {
         }
     }
 
-    /// All that was made so far.
+    /// All that was made so far. For the task that makes the copy: at its end there is nothing to come, so that these are
+    /// the whole.
     pub(super) fn chunks(&self) -> Vec<Bytes> {
         self.0.lock().chunks.clone()
     }
@@ -79,7 +80,8 @@ impl CopyFill {
 /// The body of a response that follows a copy.
 pub(crate) struct FollowedCopy<E> {
     fill: Arc<CopyFill>,
-    /// How many chunks, and how many bytes, it has taken.
+    /// How many chunks, and how many bytes, it has taken. Chunks while the copy is being made, because they are not copied
+    /// for each follower; bytes afterwards, when the copy is one piece and the chunks are gone.
     chunk: usize,
     position: usize,
     /// Its place among those that wait.
