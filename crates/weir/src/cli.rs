@@ -34,6 +34,10 @@ pub(crate) enum CliCommand {
     Check(crate::check::CheckArguments),
     /// `weir explain URL`.
     Explain(Box<crate::explain::ExplainArguments>),
+    /// `weir fmt FILE…`.
+    Format(crate::formatting::FormatArguments),
+    /// `weir lsp`.
+    LanguageServer(crate::lsp::LspArguments),
     /// `weir upgrade`, with nginx's options, which identify the server.
     Upgrade(NginxOptions),
     /// `weir takeover`.
@@ -186,6 +190,8 @@ fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<CliCommand, St
         "explain" => {
             crate::explain::parse(parser).map(|explain| CliCommand::Explain(Box::new(explain)))
         }
+        "fmt" => crate::formatting::parse(parser).map(CliCommand::Format),
+        "lsp" => crate::lsp::parse(parser).map(CliCommand::LanguageServer),
         "upgrade" => parse_upgrade(parser).map(CliCommand::Upgrade),
         "takeover" => crate::takeover::parse(parser).map(CliCommand::Takeover),
         "shadow" => crate::takeover::parse_shadow(parser).map(CliCommand::Shadow),

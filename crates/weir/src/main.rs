@@ -31,6 +31,7 @@ mod entrypoint;
 mod events;
 mod explain;
 mod foreign_format;
+mod formatting;
 mod group_arrivals;
 mod handover;
 mod help;
@@ -38,6 +39,7 @@ mod identity;
 mod init;
 mod json;
 mod load_configuration;
+mod lsp;
 mod master;
 mod message;
 mod modules;
@@ -91,6 +93,8 @@ fn main() {
         Ok(CliCommand::Cache(arguments)) => cache_command::run(&arguments),
         Ok(CliCommand::Check(check)) => run::check(identity, &check, &arguments),
         Ok(CliCommand::Explain(explain)) => explain::run(identity, &explain, &arguments),
+        Ok(CliCommand::Format(arguments)) => formatting::run(&arguments),
+        Ok(CliCommand::LanguageServer(arguments)) => lsp::run(&arguments),
         Ok(CliCommand::Upgrade(options)) => run::upgrade(identity, &options, &arguments),
         Ok(CliCommand::Takeover(takeover)) => takeover::run(&takeover),
         Ok(CliCommand::Shadow(shadow)) => takeover::shadow::run(&shadow),

@@ -7,7 +7,7 @@
 mod explaining;
 mod replacing_nginx;
 
-pub(crate) use explaining::EXPLAIN;
+pub(crate) use explaining::{EXPLAIN, FMT, LSP};
 pub(crate) use replacing_nginx::{SHADOW, TAKEOVER, UNIT};
 
 /// A command, such as `weir serve`.
@@ -192,6 +192,8 @@ pub(crate) const COMMANDS: &[CommandRow] = &[
     INIT,
     CHECK,
     EXPLAIN,
+    FMT,
+    LSP,
     UPGRADE,
     SHADOW,
     TAKEOVER,
