@@ -34,6 +34,10 @@ pub(crate) enum CliCommand {
     Check(crate::check::CheckArguments),
     /// `weir explain URL`.
     Explain(Box<crate::explain::ExplainArguments>),
+    /// `weir fmt FILE…`.
+    Format(crate::formatting::FormatArguments),
+    /// `weir lsp`.
+    LanguageServer(crate::lsp::LspArguments),
     /// `weir upgrade`, with nginx's options, which identify the server.
     Upgrade(NginxOptions),
     /// `weir tail`.
@@ -192,6 +196,8 @@ fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<CliCommand, St
         "explain" => {
             crate::explain::parse(parser).map(|explain| CliCommand::Explain(Box::new(explain)))
         }
+        "fmt" => crate::formatting::parse(parser).map(CliCommand::Format),
+        "lsp" => crate::lsp::parse(parser).map(CliCommand::LanguageServer),
         "upgrade" => parse_upgrade(parser).map(CliCommand::Upgrade),
         "tail" => crate::tail::parse_tail(parser).map(CliCommand::Tail),
         "top" => crate::tail::parse_top(parser).map(CliCommand::Top),

@@ -32,6 +32,7 @@ mod error_log_conf;
 mod events;
 mod explain;
 mod foreign_format;
+mod formatting;
 mod group_arrivals;
 mod handover;
 mod help;
@@ -39,6 +40,7 @@ mod identity;
 mod init;
 mod json;
 mod load_configuration;
+mod lsp;
 mod master;
 mod message;
 mod modules;
@@ -94,6 +96,8 @@ fn main() {
         Ok(CliCommand::Cache(arguments)) => cache_command::run(&arguments),
         Ok(CliCommand::Check(check)) => run::check(identity, &check, &arguments),
         Ok(CliCommand::Explain(explain)) => explain::run(identity, &explain, &arguments),
+        Ok(CliCommand::Format(arguments)) => formatting::run(&arguments),
+        Ok(CliCommand::LanguageServer(arguments)) => lsp::run(&arguments),
         Ok(CliCommand::Upgrade(options)) => run::upgrade(identity, &options, &arguments),
         Ok(CliCommand::Tail(tail)) => tail::run_tail(&tail, &arguments),
         Ok(CliCommand::Top(top)) => tail::run_top(&top, &arguments),

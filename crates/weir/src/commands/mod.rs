@@ -8,7 +8,7 @@ mod explaining;
 mod replacing_nginx;
 mod watching;
 
-pub(crate) use explaining::EXPLAIN;
+pub(crate) use explaining::{EXPLAIN, FMT, LSP};
 pub(crate) use replacing_nginx::{CANARY, SHADOW, TAKEOVER, UNIT};
 pub(crate) use watching::{TAIL, TOP};
 
@@ -194,6 +194,8 @@ pub(crate) const COMMANDS: &[CommandRow] = &[
     INIT,
     CHECK,
     EXPLAIN,
+    FMT,
+    LSP,
     UPGRADE,
     TAIL,
     TOP,
