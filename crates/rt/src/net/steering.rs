@@ -1,13 +1,15 @@
-//! Which of several sockets of one address gets a datagram: a classic BPF program that the kernel runs
-//! (SO_ATTACH_REUSEPORT_CBPF). It needs no privilege.
+//! Which of several sockets of one address gets a datagram: a classic BPF program that the kernel runs, as in
+//! [`super::reuse_port`]. It needs no privilege.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 use libc::{
-    BPF_A, BPF_ABS, BPF_ADD, BPF_ALU, BPF_AND, BPF_B, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD,
-    BPF_MISC, BPF_MUL, BPF_RET, BPF_TAX, BPF_X, BPF_XOR, sock_filter, sock_fprog,
+    BPF_ABS, BPF_ADD, BPF_ALU, BPF_AND, BPF_B, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_MISC,
+    BPF_MUL, BPF_RET, BPF_TAX, BPF_X, BPF_XOR, sock_filter,
 };
+
+use super::reuse_port::{RETURN_ACCUMULATOR, attach_program, statement};
 
 /// Larger than the number of any socket: the kernel chooses by its hash.
 const BY_HASH: u32 = u32::MAX;
@@ -26,29 +28,7 @@ pub struct DatagramSteering {
 /// Has the kernel choose among the sockets of this one's address by the connection id of a QUIC datagram (RFC 8999): the
 /// number is in ids that were issued here. Others, those of a client's first packets, are left to its hash.
 pub fn steer_datagrams(socket: impl AsFd, steering: DatagramSteering) -> io::Result<()> {
-    let mut program = program(steering);
-    let program = sock_fprog {
-        len: program.len() as u16,
-        filter: program.as_mut_ptr(),
-    };
-    let size = size_of::<sock_fprog>() as libc::socklen_t;
-    // SAFETY: the descriptor is borrowed for the call; the pointers are to a program and to its instructions, which live
-    // through it, and the kernel copies both.
-    // JUSTIFICATION: a datagram that reaches the right loop at once saves a copy and a wake-up of another thread.
-    let code = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_REUSEPORT_CBPF,
-            (&raw const program).cast(),
-            size,
-        )
-    };
-    if code == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    attach_program(socket, &mut program(steering))
 }
 
 /// ```text
@@ -56,18 +36,7 @@ pub fn steer_datagrams(socket: impl AsFd, steering: DatagramSteering) -> io::Res
 ///                   short header  ──▶ id at 1
 /// ```
 fn program(steering: DatagramSteering) -> Vec<sock_filter> {
-    let plain = |code: u32, k: u32| sock_filter {
-        code: code as u16,
-        jt: 0,
-        jf: 0,
-        k,
-    };
-    let jump = |code: u32, k: u32, jt: u8, jf: u8| sock_filter {
-        code: (BPF_JMP | code | BPF_K) as u16,
-        jt,
-        jf,
-        k,
-    };
+    let plain = |code: u32, k: u32| statement(code, k, (0, 0));
     let byte = |at: u32| plain(BPF_LD | BPF_B | BPF_ABS, at);
     let socket_of_id = |at: u32| {
         [
@@ -78,13 +47,14 @@ fn program(steering: DatagramSteering) -> Vec<sock_filter> {
             plain(BPF_MISC | BPF_TAX, 0),
             byte(at),
             plain(BPF_ALU | BPF_XOR | BPF_X, 0),
-            plain(BPF_RET | BPF_A, 0),
+            plain(BPF_RET | RETURN_ACCUMULATOR, 0),
         ]
     };
-    let mut program = vec![byte(0), jump(BPF_JSET, 0x80, 8, 0)];
+    let mut program = vec![byte(0), statement(BPF_JMP | BPF_JSET | BPF_K, 0x80, (8, 0))];
     program.extend(socket_of_id(1));
     program.push(byte(5));
-    program.push(jump(BPF_JEQ, steering.id_length.into(), 1, 0));
+    let is_ours = BPF_JMP | BPF_JEQ | BPF_K;
+    program.push(statement(is_ours, steering.id_length.into(), (1, 0)));
     program.push(plain(BPF_RET | BPF_K, BY_HASH));
     program.extend(socket_of_id(6));
     program
