@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use base::sync::Mutex;
 use host::error_log::{ContextWriter, LogContext, LogLevel, Logger};
 use host::loop_slots::{LoopSlot, LoopSlots};
+use rt::report::RecordedStall;
 use rt::slow_turn::{SlowTurn, SlowTurns};
 
 /// The time after a report in which only worse stalls are reported at once.
@@ -216,9 +217,11 @@ impl StallReports {
             .is_some_and(|late| late.has_stack);
         let sample = self.sample.lock().take();
         let sample = sample.filter(|sample| (sample.slot, sample.turn) == (slot, turn));
-        if let Some(sample) = sample.filter(|_| !has_stack) {
-            log_stack(&sample.frames, level, log);
+        let frames = sample.map_or(Vec::new(), |sample| sample.frames);
+        if !has_stack {
+            log_stack(&frames, level, log);
         }
+        worst.keep(frames);
         let same_interval = self
             .began
             .is_some_and(|began| rt::clock::elapsed(began) < INTERVAL);
@@ -271,10 +274,30 @@ impl StallReports {
             ),
         }
         log_stack(frames, LogLevel::Error, log);
+        rt::report::keep_stall(RecordedStall {
+            wall_ms: rt::wall_millis(),
+            loop_name: name.to_owned(),
+            turn,
+            late,
+            frames: frames.to_vec(),
+            tasks: Vec::new(),
+        });
     }
 }
 
 impl EndedStall {
+    /// Keeps it for the page that shows stalls.
+    fn keep(&self, frames: Vec<String>) {
+        rt::report::keep_stall(RecordedStall {
+            wall_ms: rt::wall_millis(),
+            loop_name: self.loop_slot.handle().name().to_owned(),
+            turn: self.turn.turn,
+            late: self.turn.took,
+            frames,
+            tasks: self.turn.tasks.clone(),
+        });
+    }
+
     /// A machine without processor time makes every loop late, which says nothing about the loop. A stall that the
     /// watchdog did not see either, because it had no processor, is one of those.
     fn level(&self) -> LogLevel {
