@@ -167,7 +167,9 @@ fn response(a: &Response, b: &Response, at: usize, found: &mut Found) {
             DifferencePlace::Event(at),
         );
     }
-    if a.body != b.body && !both_cut(a, b) && !unpacks_to_the_same(a, b) {
+    if a.body != b.body && is_told_by_scripts(a, b) {
+        calls(&a.body, &b.body, b'\n', place, found);
+    } else if a.body != b.body && !both_cut(a, b) && !unpacks_to_the_same(a, b) {
         let [left, right] = from_difference(&a.body, &b.body);
         found.add("body", left, right, DifferencePlace::Event(at));
     }
@@ -178,6 +180,43 @@ fn response(a: &Response, b: &Response, at: usize, found: &mut Found) {
             detail_of(a),
             detail_of(b),
             DifferencePlace::Event(at),
+        );
+    }
+}
+
+/// True when two bodies are what scripts showed of the same calls, a line for each: `ngx.md5('x') = "…"`.
+pub fn is_told_by_scripts(a: &Response, b: &Response) -> bool {
+    let lines = |body: &[u8]| {
+        let lines = body.split(|byte| *byte == b'\n');
+        let lines = lines.filter(|line| !line.is_empty());
+        let all: Vec<bool> = lines.map(|line| call_of(line).is_some()).collect();
+        (!all.is_empty() && all.iter().all(|is_call| *is_call)).then_some(all.len())
+    };
+    lines(&a.body).is_some() && lines(&a.body) == lines(&b.body)
+}
+
+/// What a line of a script's shows: the call, and what it returned.
+fn call_of(line: &[u8]) -> Option<(String, String)> {
+    let text = String::from_utf8_lossy(line);
+    let (call, value) = text.split_once(" => ")?;
+    Some((call.to_owned(), value.to_owned()))
+}
+
+/// Compares what scripts showed, call by call: one that differs says nothing of the others.
+fn calls(a: &[u8], b: &[u8], end: u8, place: DifferencePlace, found: &mut Found) {
+    let lines = a
+        .split(|byte| *byte == end)
+        .zip(b.split(|byte| *byte == end));
+    for (left, right) in lines.filter(|(left, right)| left != right) {
+        let (Some((call, left)), Some((_, right))) = (call_of(left), call_of(right)) else {
+            continue;
+        };
+        let function = call.split('(').next().unwrap_or_default();
+        found.add(
+            format!("script: {function}"),
+            format!("{call} => {left}"),
+            format!("{call} => {right}"),
+            place,
         );
     }
 }
@@ -204,9 +243,23 @@ fn unpacks_to_the_same(a: &Response, b: &Response) -> bool {
         let is_packed = response.body.starts_with(&[0x1f, 0x8b]);
         let mut bytes = Vec::new();
         let mut reader = flate2::read::MultiGzDecoder::new(response.body.as_slice());
-        (is_packed && reader.read_to_end(&mut bytes).is_ok()).then_some(bytes)
+        let is_whole = is_packed && reader.read_to_end(&mut bytes).is_ok();
+        is_whole.then(|| without_version(&bytes))
     };
     unpacked(a).is_some_and(|bytes| Some(bytes) == unpacked(b))
+}
+
+/// A page without the version that `server_tokens` shows: in what was packed the sides were not made equal.
+fn without_version(page: &[u8]) -> Vec<u8> {
+    const NAME: &[u8] = b"nginx/";
+    let Some(at) = page.windows(NAME.len()).position(|part| part == NAME) else {
+        return page.to_vec();
+    };
+    let (before, rest) = page.split_at(at);
+    let version = rest[NAME.len()..]
+        .iter()
+        .take_while(|byte| byte.is_ascii_digit() || **byte == b'.');
+    [before, NAME, &rest[NAME.len() + version.count()..]].concat()
 }
 
 fn detail_of(response: &Response) -> String {
@@ -238,7 +291,14 @@ fn fields(
             }
             _ => false,
         };
-        if !equal {
+        let logs = match (left, right) {
+            (Some(left), Some(right)) if name == "X-Log" => left.first().zip(right.first()),
+            _ => None,
+        };
+        if let Some((left, right)) = logs.filter(|_| !equal) {
+            let [left, right] = [left, right].map(|text| unescaped(text));
+            calls(&left, &right, b'|', place, found);
+        } else if !equal {
             let how = match (left, right) {
                 (Some(_), None) => " missing",
                 (None, Some(_)) => " added",
@@ -254,6 +314,21 @@ fn fields(
             );
         }
     }
+}
+
+/// A value without its `%41`.
+fn unescaped(text: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut parts = text.split('%');
+    out.extend(parts.next().unwrap_or_default().bytes());
+    for part in parts {
+        let byte = part
+            .get(..2)
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        out.extend(byte);
+        out.extend(part.get(2..).unwrap_or_default().bytes());
+    }
+    out
 }
 
 fn grouped(fields: &[(String, String)]) -> BTreeMap<String, Vec<String>> {

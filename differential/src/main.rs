@@ -249,9 +249,12 @@ fn kept(tally: &Tally, folder: &Path) -> Result<(), String> {
             let mut out = format!("# {class}\n");
             for judged in judged {
                 let difference = &judged.difference;
+                let known = judged
+                    .known
+                    .map_or(String::new(), |rule| format!(" ({})", rule.name));
                 for (who, value) in [("nginx", &difference.oracle), ("weir", &difference.weir)] {
                     let value = value.replace(['\n', '\r'], " ");
-                    out.push_str(&format!("# {}: {who}: {value}\n", difference.class));
+                    out.push_str(&format!("# {}{known}: {who}: {value}\n", difference.class));
                 }
             }
             out.push_str(&text::print(case));

@@ -2,10 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use proto::field_section::request::{RequestLimits, RequestReader, UnderscorePolicy};
 use proto::h2::hpack::{FieldSecrecy, HpackDecoder, HpackEncoder, ListLimits};
-use proto::h2::request::{RequestLimits, RequestReader, UnderscorePolicy};
 use proto::h2::{FrameEvent, FrameReader, H2Settings, ResponsePriority};
-use proto::message::{InvalidHeaders, RequestHead};
+use proto::message::{InvalidHeaders, MessageVersion, RequestHead};
 
 const LIST: ListLimits = ListLimits {
     max_size: 16 * 1024,
@@ -24,7 +24,14 @@ fuzz_target!(|data: &[u8]| {
     let Some((&step, input)) = data.split_first() else {
         return;
     };
-    let mut connection = Connection::default();
+    let mut connection = Connection {
+        reader: FrameReader::default(),
+        decoder: HpackDecoder::default(),
+        requests: RequestReader::new(MessageVersion::HTTP_2),
+        settings: H2Settings::default(),
+        encoder: HpackEncoder::default(),
+        mirror: HpackDecoder::default(),
+    };
     let mut kept = Vec::new();
     for piece in input.chunks(usize::from(step).max(1)) {
         kept.extend_from_slice(piece);
@@ -36,7 +43,6 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-#[derive(Default)]
 struct Connection {
     reader: FrameReader,
     decoder: HpackDecoder,

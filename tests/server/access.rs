@@ -68,6 +68,7 @@ fn auth_basic_asks_and_checks_each_kind_of_hash() {
                  apr1:$apr1$saltsalt$LrttParrLPdxvgutaSXWJ0\n\
                  sha256:$5$saltsalt$0IyaXrmV7.sGNS6tirgqHLqX/G.FBvgkYA.lpPdS5sA\n\
                  sha512:$6$saltsalt$TVLlQcbpFVof5W3Yz4DTP6gRstiNuHwwTt6GLc1E5n0U0aDehy0S5knV8wiOQSpT0Y77vwPZN.Pq.H91p5hVO1\n\
+                 yescrypt:$y$j75$saltsaltsalt$jyf/lxrpdyAIshWRo1x5DRC6KIE7sNRRtjcomR3PgHA\n\
                  short:x\n\
                  unknown:$9$x$y\n\
                  empty:\n";
@@ -88,7 +89,9 @@ fn auth_basic_asks_and_checks_each_kind_of_hash() {
     assert_eq!(asked.field("WWW-Authenticate"), "Basic realm=\"the realm\"");
     server.answers(&[("/off", 200, "open"), ("/missing", 401, "")]);
 
-    for name in ["plain", "sha", "ssha", "apr1", "sha256", "sha512"] {
+    for name in [
+        "plain", "sha", "ssha", "apr1", "sha256", "sha512", "yescrypt",
+    ] {
         assert_eq!(
             status(&server, "/a", &credentials(name, "secret")),
             200,

@@ -26,6 +26,11 @@ fn script(code: &str) -> Option<Server> {
 
 /// What scripts say, each with the text that is expected.
 fn say(rows: &[(&str, &str)]) {
+    say_beside("", rows);
+}
+
+/// The same, where scripts ask other locations.
+fn say_beside(more: &str, rows: &[(&str, &str)]) {
     let locations: String = rows
         .iter()
         .enumerate()
@@ -33,7 +38,7 @@ fn say(rows: &[(&str, &str)]) {
             format!("location = /{n} {{ set $Mine old; content_by_lua_block {{ {code} }} }}\n")
         })
         .collect();
-    let Some(server) = with(&locations) else {
+    let Some(server) = with(&format!("{locations}{more}")) else {
         return;
     };
     for (n, (code, text)) in rows.iter().enumerate() {
@@ -791,4 +796,94 @@ fn a_script_may_leave_out_the_conditions_of_a_client() {
     };
     let asked = |target: &str| server.get_with(target, &["If-Match: \"1\""]).status;
     assert_eq!((asked("/judged"), asked("/sent")), (412, 200));
+}
+
+#[test]
+fn wrong_arguments_are_named_in_the_order_in_which_lua_nginx_module_checks_them() {
+    let said = |code: &str| {
+        format!(
+            "local function show(f, ...) ngx.say((tostring(select(2, pcall(f, ...))):gsub('^.-:%d+: ', ''))) end {code}"
+        )
+    };
+    let rows = [
+        (
+            "show(ngx.timer.at, 1)",
+            "expecting at least 2 arguments but got 1",
+        ),
+        (
+            "show(ngx.exec)",
+            "expecting one or two arguments, but got 0",
+        ),
+        (
+            "show(ngx.exec, '/a', 'b', 'c')",
+            "expecting one or two arguments, but got 3",
+        ),
+        (
+            "show(ngx.location.capture)",
+            "expecting one or two arguments",
+        ),
+        (
+            "show(ngx.flush, true, 1)",
+            "attempt to pass 2 arguments, but accepted 0 or 1",
+        ),
+        (
+            "show(function() ngx.flush('x') end)",
+            "bad argument #1 to 'flush' (boolean expected, got string)",
+        ),
+        (
+            "local d = ngx.shared.shared show(d.flush_expired, d, 1, 2)",
+            "expecting 1 or 2 argument(s), but saw 3",
+        ),
+        (
+            "local d = ngx.shared.shared show(d.get_keys, d, 1, 2)",
+            "expecting 1 or 2 argument(s), but saw 3",
+        ),
+        (
+            "show(ngx.req.set_header, 'Content-Length', 'x')",
+            "failed to set header",
+        ),
+        (
+            "show(coroutine.wrap, 1)",
+            "bad argument #1 to '?' (Lua function expected)",
+        ),
+        (
+            "show(ngx.timer.at, 1, 'x')",
+            "bad argument #2 to '?' (Lua function expected)",
+        ),
+        (
+            "show(ngx.location.capture, nil)",
+            "query argument 0 expecting one or two arguments",
+        ),
+        (
+            "show(ngx.location.capture, '/', 'x')",
+            "expecting table as the 2nd argument for subrequest 0, but got string",
+        ),
+        (
+            "show(function() ngx.header['Content-Length'] = 'x' end)",
+            "failed to set header",
+        ),
+        ("ngx.say(ngx.location.capture(15).status)", "404"),
+        (
+            "ngx.say(select(2, ngx.on_abort()))",
+            "lua_check_client_abort is off",
+        ),
+        ("ngx.say(select('#', ngx.req.get_headers()))", "1"),
+        (
+            "ngx.say(type(ngx.location.capture('/other').header['Content-Length']))",
+            "number",
+        ),
+        (
+            "ngx.say(ngx.get_raw_phase(require('resty.core.base').get_request()))",
+            "8",
+        ),
+    ];
+    let codes: Vec<(String, &str)> = rows
+        .iter()
+        .map(|(code, text)| (said(code), *text))
+        .collect();
+    let codes: Vec<(&str, &str)> = codes
+        .iter()
+        .map(|(code, text)| (code.as_str(), *text))
+        .collect();
+    say_beside("location = /other { return 200 other; }", &codes);
 }

@@ -753,3 +753,142 @@ fn requests_of_clients_are_repeated_to_both() {
         .count();
     assert_eq!(posts, sent / 3, "nothing but GET is repeated");
 }
+
+/// A page by which the two servers can be told apart: nginx's version, and that of nginx which Weir is compatible with, differ.
+const WHO: &str = "location = /who { return 200 $nginx_version; }";
+
+impl RunningNginx {
+    /// Starts `weir canary` and waits until a new connection reaches it.
+    fn canary(&self, share: &str, more: &[&str]) -> Child {
+        let (_, version) = self.get("a", "/who");
+        let mut command = self.command(&["canary", "--json", "--share", share]);
+        let child = command
+            .args(more)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let other = until(|| (self.get("a", "/who").1 != version).then_some(()));
+        assert!(other.is_some(), "{}", self.log());
+        child
+    }
+
+    /// Waits for its end: the exit code and the report.
+    fn ended(&self, child: Child) -> (Option<i32>, String) {
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(text(&output.stderr), "");
+        (output.status.code(), text(&output.stdout))
+    }
+}
+
+#[test]
+fn a_canary_gets_connections_and_gives_all_of_them_back() {
+    let sites = twenty_sites().replacen(
+        "root %%DIR%%",
+        &format!("server {{ listen 127.0.0.1:%%PORT%%; server_name a; {WHO} }} root %%DIR%%"),
+        1,
+    );
+    let Some(nginx) = RunningNginx::start(&sites) else {
+        return;
+    };
+    if !rustix::process::geteuid().is_root() {
+        // Sockets of other processes are root's to share.
+        return;
+    }
+    let load = Load::start(nginx.ports[0].number());
+    let canary = nginx.canary("50", &["--time", "3600"]);
+    load.goes_on();
+    // logrotate moves the logs and tells nginx: both servers go on in new files.
+    let log = nginx.site.path("logs/access.log");
+    std::fs::rename(log, nginx.site.path("logs/access.log.1")).expect("the log is there");
+    signal(nginx.master().expect("it runs"), Signal::USR1);
+    let length = |name: &str| std::fs::metadata(nginx.site.path(name)).map_or(0, |file| file.len());
+    let old_is_complete = || {
+        let before = length("logs/access.log.1");
+        load.goes_on();
+        let is_complete = length("logs/access.log.1") == before && length("logs/access.log") > 0;
+        is_complete.then_some(())
+    };
+    assert!(
+        until(old_is_complete).is_some(),
+        "a server writes on in the renamed log"
+    );
+    signal(canary.id(), Signal::INT);
+    let (code, report) = nginx.ended(canary);
+    assert_eq!(code, Some(0), "{report}");
+    assert!(
+        report.contains("\"returned\": null") && report.contains("\"share\": 50"),
+        "{report}"
+    );
+    let version = nginx.get("a", "/who").1;
+    for _ in 0..50 {
+        assert_eq!(
+            nginx.get("a", "/who").1,
+            version,
+            "nginx alone has connections again"
+        );
+    }
+    // Kept connections to the canary are closed between requests, as a server does that ends.
+    let (failed, _) = load.end();
+    assert_eq!(failed, 0);
+    let leftovers = nginx.weir(&["takeover", "--dry-run", "--requests", "5"]);
+    assert!(
+        leftovers.status.code().is_some_and(|code| code != 1),
+        "{}",
+        text(&leftovers.stderr)
+    );
+}
+
+#[test]
+fn a_canary_that_does_worse_is_called_back() {
+    let server = format!("{WHO} location / {{ if ($nginx_version = 1.31.5) {{ return 503; }} }}");
+    let Some(nginx) = RunningNginx::start(&one_site(&server)) else {
+        return;
+    };
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let canary = nginx.canary("50", &["--time", "3600"]);
+    let stop = AtomicBool::new(false);
+    let (code, report) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::SeqCst) {
+                nginx.get("a", "/index.html");
+            }
+        });
+        let ended = nginx.ended(canary);
+        stop.store(true, Ordering::SeqCst);
+        ended
+    });
+    assert_eq!(code, Some(2), "{report}");
+    assert!(
+        report.contains("of its responses were errors (5xx)"),
+        "{report}"
+    );
+    for _ in 0..20 {
+        assert_eq!(nginx.get("a", "/index.html").0, 200);
+    }
+}
+
+#[test]
+fn a_canary_ends_with_a_reload_of_nginx() {
+    let Some(nginx) = RunningNginx::start(&one_site(WHO)) else {
+        return;
+    };
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let canary = nginx.canary("100", &["--time", "3600"]);
+    signal(nginx.master().expect("it runs"), Signal::HUP);
+    let (code, report) = nginx.ended(canary);
+    assert_eq!(code, Some(2), "{report}");
+    assert!(report.contains("nginx has been reloaded"), "{report}");
+    assert_eq!(nginx.get("a", "/index.html").0, 200);
+}
+
+fn signal(process: u32, signal: Signal) {
+    let process = i32::try_from(process)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
+    rustix::process::kill_process(process.expect("a process"), signal).expect("it runs");
+}

@@ -306,6 +306,11 @@ impl FillFollower {
         self.fill.storage_key().0.clone()
     }
 
+    /// The birth of the object that the fill brings: [`CachedObject::born`](crate::CachedObject::born).
+    pub fn born(&self) -> u64 {
+        self.fill.born
+    }
+
     /// When the fill began, in milliseconds as the caller gave them.
     pub fn began_ms(&self) -> u64 {
         self.fill.began_ms

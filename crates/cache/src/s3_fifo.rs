@@ -130,7 +130,7 @@ impl<K: Hash + Eq + Clone, V> S3Fifo<K, V> {
     }
 
     /// Lets one value go; false when there is none.
-    fn evict(&mut self) -> bool {
+    pub fn evict(&mut self) -> bool {
         loop {
             // The small queue gives as long as it has more than its tenth.
             let from_small = self.small_used * 10 >= self.capacity || self.main.is_empty();

@@ -496,6 +496,12 @@ impl CacheStore {
         self.0.vanished.load(Relaxed)
     }
 
+    /// What tells the body of an object from all other bodies, of this and of other stores. A validation gives an object
+    /// another birth, and so another identity.
+    pub fn identity(&self, key: &CacheKey, born: u64) -> [u64; 3] {
+        [self.0.seed, self.0.hash(key), born]
+    }
+
     /// Whether a body of this length (`None`: unknown) would not be stored because the disk is full. This is an
     /// estimate from the last measurement, so that it can be asked at the head of each response.
     pub fn lacks_room(&self, length: Option<u64>) -> bool {

@@ -223,6 +223,14 @@ pub fn try_bind(address: SocketAddr) -> io::Result<()> {
     Ok(bind(&socket, &address)?)
 }
 
+/// Whether this address could be read for datagrams: see [`try_bind`].
+pub fn try_bind_datagrams(address: SocketAddr) -> io::Result<()> {
+    let address = ListenAddress::Udp(address);
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(address.family(), SocketType::DGRAM, flags, None)?;
+    Ok(bind(&socket, &address)?)
+}
+
 /// What a socket that another program has opened listens on, with the options that tell sockets apart.
 /// An error when it is no listening socket.
 pub fn inherited(socket: &OwnedFd) -> io::Result<(ListenAddress, ListenOptions)> {
@@ -256,6 +264,11 @@ pub fn inherited(socket: &OwnedFd) -> io::Result<(ListenAddress, ListenOptions)>
     Ok((address, options))
 }
 
+/// How many connections wait to be accepted.
+pub fn waiting_connections(socket: &OwnedFd) -> u32 {
+    rt::net::accept_queue(socket.as_fd()).unwrap_or(0)
+}
+
 /// Changes the length of the accept queue of a socket that listens already.
 pub fn set_backlog(socket: &OwnedFd, backlog: i32) -> io::Result<()> {
     Ok(rustix::net::listen(socket, backlog)?)
@@ -264,6 +277,16 @@ pub fn set_backlog(socket: &OwnedFd, backlog: i32) -> io::Result<()> {
 /// Lets other sockets join this one at its address (`reuseport` that came with a reload).
 pub fn allow_reuse_port(socket: &OwnedFd) -> io::Result<()> {
     Ok(sockopt::set_socket_reuseport(socket, true)?)
+}
+
+/// What was allowed by [`allow_reuse_port`] is over; sockets that have joined stay.
+pub fn forbid_reuse_port(socket: &OwnedFd) -> io::Result<()> {
+    Ok(sockopt::set_socket_reuseport(socket, false)?)
+}
+
+/// Whether a listening IPv6 socket takes no IPv4 connections.
+pub fn is_ipv6_only(socket: &OwnedFd) -> bool {
+    sockopt::ipv6_v6only(socket).unwrap_or(true)
 }
 
 fn bind(socket: &OwnedFd, address: &ListenAddress) -> rustix::io::Result<()> {

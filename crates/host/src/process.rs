@@ -8,7 +8,7 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -278,6 +278,37 @@ pub fn wait_readable(
     }
 }
 
+/// Duplicates of the listening TCP and UDP sockets of another process, in the order of their numbers. What is something else, or is
+/// closed meanwhile, is passed over.
+///
+/// # Errors
+///
+/// `ENOSYS` before Linux 5.6, `EPERM` without the right to trace the process (ptrace(2)).
+pub fn listening_sockets_of(process: u32) -> io::Result<Vec<OwnedFd>> {
+    use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+    let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
+    let handle = pidfd_open(pid, PidfdFlags::empty())?;
+    let mut numbers: Vec<i32> = std::fs::read_dir(format!("/proc/{process}/fd"))?
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    numbers.sort_unstable();
+    let mut sockets = Vec::new();
+    for number in numbers {
+        let link = std::fs::read_link(format!("/proc/{process}/fd/{number}"));
+        if !link.is_ok_and(|link| link.as_os_str().as_encoded_bytes().starts_with(b"socket:")) {
+            continue;
+        }
+        match pidfd_getfd(&handle, number, PidfdGetfdFlags::empty()) {
+            Ok(socket) if crate::listen::inherited(&socket).is_ok() => sockets.push(socket),
+            Ok(_) | Err(rustix::io::Errno::BADF) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(sockets)
+}
+
 /// The kernel's name and release, such as `Linux 6.12.0`.
 pub fn kernel() -> String {
     let name = rustix::system::uname();
@@ -293,12 +324,12 @@ fn printable(text: &CStr) -> String {
 }
 
 /// Duplicates a descriptor of the standard streams, for logs that name `/dev/stdout`.
-pub fn duplicate_stdout() -> io::Result<std::os::fd::OwnedFd> {
+pub fn duplicate_stdout() -> io::Result<OwnedFd> {
     io::stdout().as_fd().try_clone_to_owned()
 }
 
 /// Duplicates the standard error stream.
-pub fn duplicate_stderr() -> io::Result<std::os::fd::OwnedFd> {
+pub fn duplicate_stderr() -> io::Result<OwnedFd> {
     io::stderr().as_fd().try_clone_to_owned()
 }
 

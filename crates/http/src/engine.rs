@@ -12,7 +12,7 @@ use std::time::Duration;
 use conf::{Diagnostic, DirectiveLine, DirectiveRows};
 use host::engine::{
     ConfigurationTest, ConnectionSink, EngineConfiguration, ListenerSpec, LoopContext, LoopEngine,
-    MainSettings, ZoneRegistry,
+    MainSettings, MoveScope, ZoneRegistry,
 };
 use host::loop_slots::ArrivingConnection;
 use net::acceptor::{self, AcceptingEngine, LoopSockets};
@@ -54,12 +54,13 @@ impl HttpEngine {
     }
 
     /// The engine's own directive tables, for the reference and for help.
-    pub fn own_tables() -> [&'static dyn DirectiveRows; 7] {
+    pub fn own_tables() -> [&'static dyn DirectiveRows; 8] {
         [
             &crate::core::main::HASH_SIZES,
             &crate::core::main::DIRECTIVES,
             &crate::core::server::DIRECTIVES,
             &crate::core::http2::DIRECTIVES,
+            &crate::core::http3::DIRECTIVES,
             &crate::core::location::DIRECTIVES,
             &crate::core::delivery::DIRECTIVES,
             &crate::core::resolver::DIRECTIVES,
@@ -356,6 +357,9 @@ impl LoopEngine for HttpLoopEngine {
         // First, so that a connection that is taken in from here on gets the order at once.
         self.0.leaving.set(Some(scope));
         self.0.stop_accepting();
+        if scope != MoveScope::Process {
+            net::quic::hand_over_datagrams();
+        }
         *self.0.sink.borrow_mut() = Some(sink);
         for connection in self.0.connections.borrow().values() {
             connection.control.request_transfer(scope);

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use bstr::ByteSlice;
 use conf::{Diagnostic, DirectiveLine, Span};
-use host::listen::ListenAddress;
+use host::listen::{KeepAlive, ListenAddress};
 use net::endpoint::ListenEntry;
 
 pub use net::endpoint::{ListenEndpoint, ServerListen};
@@ -19,10 +19,14 @@ pub fn set_listen(
     listens: &mut Vec<ListenEntry>,
     line: &mut DirectiveLine,
 ) -> Result<(), Diagnostic> {
-    let addresses = net::listen::listen_addresses(line, Some(DEFAULT_PORT))?;
+    let mut addresses = net::listen::listen_addresses(line, Some(DEFAULT_PORT))?;
     let mut listen = ListenEntry::new(line.node.name.span);
     for index in 1..line.args().len() {
         parameter(&mut listen, line, index)?;
+    }
+    if listen.flags.quic {
+        check_quic(&listen, line)?;
+        addresses = addresses.into_iter().map(datagram_address).collect();
     }
     listen.add_to(listens, addresses, line)
 }
@@ -45,8 +49,7 @@ fn parameter(
             line.level.report(warning.note(note));
             listen.flags.http2 = true;
         }
-        // An error, not ignored: a configuration that asks for HTTP/3 must not silently run without it.
-        b"quic" => return Err(net::listen::not_yet(line, index)),
+        b"quic" => listen.flags.quic = true,
         b"spdy" => {
             let error = line.invalid_parameter(index);
             return Err(error.note("SPDY was removed; use \"http2 on;\" for HTTP/2"));
@@ -55,6 +58,43 @@ fn parameter(
         _ => return Err(line.invalid_parameter(index)),
     }
     Ok(())
+}
+
+/// The socket of QUIC at this address.
+fn datagram_address(address: ListenAddress) -> ListenAddress {
+    match address {
+        ListenAddress::Tcp(address) => ListenAddress::Udp(address),
+        ListenAddress::Unix(path) => ListenAddress::UnixDatagram(path),
+        datagrams @ (ListenAddress::Udp(_) | ListenAddress::UnixDatagram(_)) => datagrams,
+    }
+}
+
+/// Reports parameters that belong to connections over TCP; the messages are nginx's.
+fn check_quic(listen: &ListenEntry, line: &DirectiveLine) -> Result<(), Diagnostic> {
+    let (options, flags) = (&listen.options, &listen.flags);
+    let is_given = |name: &str| {
+        (1..line.args().len()).any(|index| line.text(index).starts_with(name.as_bytes()))
+    };
+    let faults = [
+        ("fastopen", options.fast_open.is_some()),
+        ("backlog", is_given("backlog=")),
+        ("deferred", options.deferred.is_some()),
+        ("multipath", options.multipath),
+        ("ssl", flags.tls),
+        ("http2", flags.http2),
+        ("so_keepalive", options.keepalive != KeepAlive::System),
+        ("proxy_protocol", flags.proxy_protocol),
+    ];
+    match faults.iter().find(|(_, is_given)| *is_given) {
+        Some((name, _)) => Err(line.error(format!(
+            "\"{name}\" parameter is incompatible with \"quic\""
+        ))),
+        None if line.text(0).starts_with(b"unix:") => {
+            let error = line.error_at(0, "\"quic\" needs an address and a port");
+            Err(error.note("a unix socket has no datagrams of clients"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Where a server listens that does not say it: nginx's default.

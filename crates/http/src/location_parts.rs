@@ -53,6 +53,7 @@ impl LocationParts {
         &mut self,
         handlers: Vec<(HttpPhase, PhaseHandler)>,
         filters: Vec<(&'static str, ResponseFilter)>,
+        identifies_content: bool,
     ) -> Arc<HandlerPipeline> {
         // Equal lists are shared: most locations of a configuration run the same handlers.
         let addresses = handlers
@@ -66,6 +67,7 @@ impl LocationParts {
             Arc::new(HandlerPipeline {
                 phases: HttpPhaseHandlers::collect(handlers.into_iter()),
                 filters: filters.into(),
+                identifies_content,
             })
         });
         Arc::clone(pipeline)
@@ -127,6 +129,10 @@ pub(crate) fn collect_pipeline(
     let filters = active
         .iter()
         .filter_map(|module| Some((module.name, module.filter?)));
-    location.pipeline = parts.pipeline(handlers, filters.collect());
+    // It follows from the filters, which the key of a shared pipeline names.
+    let identifies_content = active
+        .iter()
+        .any(|module| module.filter.is_some() && module.identifies_content);
+    location.pipeline = parts.pipeline(handlers, filters.collect(), identifies_content);
     rewriters
 }

@@ -4,12 +4,14 @@
 //! configured and ended is in [`crate::engine`], above this.
 
 use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::NumberMap;
-use host::engine::{CUT_GRACE, ConnectionSink, ListenerSpec, LoopContext, MoveScope};
+use host::engine::{CUT_GRACE, ConnectionSink, ListenerSpec, LoopContext, LoopListener, MoveScope};
 use host::error_log::LogLevel;
 use host::listen::ListenAddress;
 use host::loop_slots::MovingConnection;
@@ -28,6 +30,7 @@ use crate::connection_transfer::{self, ConnectionState};
 use crate::h1::RecycledSlots;
 use crate::http_loop::{self, HttpLoop};
 use crate::memory_peak::MemoryPeak;
+use crate::quic;
 use crate::waiting_connection::{self, WaitingConnection};
 
 /// About how much memory a connection has, and how much more while its requests are served, in bytes.
@@ -151,6 +154,23 @@ impl AcceptingEngine for LoopConnections {
             AcceptedConnection::new(Transport::plain(stream), spec.address.clone(), None);
         self.take_in(accepted, None);
     }
+
+    fn receive_datagrams(
+        self: &Rc<Self>,
+        socket: OwnedFd,
+        listener: &LoopListener,
+    ) -> io::Result<rt::JoinHandle<()>> {
+        quic::receive_datagrams(self, socket, listener)
+    }
+
+    fn receive_for(
+        self: &Rc<Self>,
+        socket: OwnedFd,
+        spec: &ListenerSpec,
+        still: &Rc<dyn Fn() -> bool>,
+    ) -> io::Result<()> {
+        net::quic::receive_for_stuck_loop(socket, &spec.address, still)
+    }
 }
 
 impl LoopConnections {
@@ -172,6 +192,7 @@ impl LoopConnections {
         let sockets = sockets.map(|listener| Arc::clone(&listener.spec)).collect();
         net::passing::register_listeners(LoopConnections::KIND, sockets, Rc::new(take));
         acceptor::start_listening(self, context);
+        quic::prepare(self);
     }
 
     /// Continues a connection from another loop or process. One whose state cannot be read is closed.
@@ -220,21 +241,8 @@ impl LoopConnections {
         if !self.admit(newness) {
             return;
         }
-        let control = Rc::clone(&accepted.control);
-        let key = self.next_key.get();
-        self.next_key.set(key + 1);
-        // It arrived while the loop hands everything over: it goes after the others.
-        if let Some(scope) = self.leaving.get() {
-            control.request_transfer(scope);
-        }
-        let task = ServingTask::None;
-        self.connections
-            .borrow_mut()
-            .insert(key, ServedConnection { control, task });
-        self.http.counters.active.add(1);
-        self.sockets.loop_slot().count_opened();
-        // From here on the entry is removed however the connection ends.
-        let place = TablePlace::new(self, key);
+        let place = self.place_connection(&accepted.control);
+        let key = place.key;
         let (connection, is_silent) = match moved {
             None => {
                 let is_silent = accepted.is_silent(&self.http);
@@ -256,6 +264,25 @@ impl LoopConnections {
             .tasks
             .assign_connection(TaskAssignment { connection, place });
         self.set_task(key, ServingTask::Pooled(task));
+    }
+
+    /// Enters an admitted connection into the table.
+    pub(crate) fn place_connection(self: &Rc<Self>, control: &Rc<ConnectionControl>) -> TablePlace {
+        let control = Rc::clone(control);
+        let key = self.next_key.get();
+        self.next_key.set(key + 1);
+        // It arrived while the loop hands everything over: it goes after the others.
+        if let Some(scope) = self.leaving.get() {
+            control.request_transfer(scope);
+        }
+        let task = ServingTask::None;
+        self.connections
+            .borrow_mut()
+            .insert(key, ServedConnection { control, task });
+        self.http.counters.active.add(1);
+        self.sockets.loop_slot().count_opened();
+        // From here on the entry is removed however the connection ends.
+        TablePlace::new(self, key)
     }
 
     /// Notes what serves a connection from now on.

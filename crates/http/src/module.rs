@@ -60,6 +60,8 @@ pub struct HttpModule {
     /// What it does to a response between the handler and the wire. Called once per response, when the head is
     /// complete; a filter that works on the content wraps the body.
     pub filter: Option<ResponseFilter>,
+    /// Whether its filter asks what the content is a copy of: [`Response::identity`](crate::response::Response::identity).
+    pub identifies_content: bool,
     /// Whether this location uses the module at all. If not, neither its handlers nor its filter are on the path of a
     /// request: a module that is compiled in but not configured costs nothing.
     pub enabled: fn(&Location) -> bool,
@@ -109,6 +111,7 @@ impl HttpModule {
         phases: &[],
         explain: ModuleExplain::Depends(&[]),
         filter: None,
+        identifies_content: false,
         enabled: |_| true,
         variables: &[],
         nested: |_| {},

@@ -38,6 +38,7 @@ pub async fn run_phases(request: &mut Request) {
                 if has_waited {
                     request.ledger.count_rest_as(walk.column());
                 }
+                crate::stall::blame_if_late(request);
                 walk.take(outcome, request);
             }
             PhaseAction::Delay(delay) => delay_refusal(request, delay).await,
@@ -272,8 +273,8 @@ impl PhaseWalk {
                 let outcome = no_content(request);
                 self.end_pass(outcome, request);
             }
-            // Run by `log_phase` after the response; no pass enters it.
-            HttpPhase::Log => self.place = PhaseState::Arrived,
+            // Run by `log_phase` after the response; no pass enters them.
+            HttpPhase::Log | HttpPhase::PartEnd => self.place = PhaseState::Arrived,
         }
     }
 

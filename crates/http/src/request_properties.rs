@@ -158,8 +158,8 @@ impl Request {
         let location = site.location(self.location);
         let kind = location.core.root.kind;
         // `alias` replaces the beginning that the location matched. After a rewrite the path need not begin with it any
-        // more.
-        if kind != RootKind::Root && self.flow.rewritten {
+        // more, also where a `return` ended the request before the search for another location.
+        if kind != RootKind::Root && (self.flow.rewritten || self.flow.uri_changed) {
             let name = &location.name;
             self.log(
                 LogLevel::Alert,

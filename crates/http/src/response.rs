@@ -6,6 +6,7 @@
 use bstr::{BString, ByteSlice};
 use proto::fields::Fields;
 
+use crate::content_identity::ContentIdentity;
 use crate::response_body::ResponseBody;
 
 /// A response that a handler has made.
@@ -48,6 +49,9 @@ pub struct Response {
     pub trailers: Fields,
     /// The content.
     pub body: ResponseBody,
+    /// What the content is a copy of, byte for byte; only in locations whose filters ask
+    /// ([`HttpModule::identifies_content`](crate::HttpModule::identifies_content)). `None` as soon as a filter has changed it.
+    pub identity: Option<ContentIdentity>,
     /// What filters may still do to it.
     pub transforms: AllowedTransforms,
 }
@@ -100,6 +104,7 @@ impl Response {
         self.omitted = OmittedFields::default();
         self.trailers.clear();
         self.body = ResponseBody::Empty;
+        self.identity = None;
         self.transforms = AllowedTransforms::default();
     }
 
@@ -172,6 +177,7 @@ impl Response {
     /// more, and a strong validator becomes a weak one (RFC 9110, section 8.8.1).
     pub fn content_changes(&mut self) {
         self.content_length = None;
+        self.identity = None;
         // Even if the changed content is short and complete at once, later filters must treat its length as unknown.
         self.transforms.unannounced_length = true;
         self.transforms.ranges = false;

@@ -136,6 +136,7 @@ fn send_error_page(request: &mut Request, page: &ErrorPage) -> HandlerOutcome {
 fn prepare_jump(request: &mut Request) {
     request.delivery.has_added_fields = false;
     request.out.body = ResponseBody::Empty;
+    request.out.identity = None;
     request.out.last_modified = None;
     request.out.last_modified_was_said = false;
     request.out.etag = None;
@@ -167,6 +168,7 @@ pub fn builtin_page(request: &mut Request, status: u16) -> HandlerOutcome {
     out.last_modified = None;
     out.last_modified_was_said = false;
     out.etag = None;
+    out.identity = None;
     out.content_length = None;
     out.transforms = Default::default();
     out.fields.remove(b"Accept-Ranges");

@@ -7,13 +7,13 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use conf::{DirectiveLine, Span};
+use conf::{Diagnostic, DirectiveLine, Span};
 use host::error_log::{LogLevel, NoContext};
 use net::tls::ocsp::OcspResolver;
 use net::tls::{
     CertificateRefusal, HandshakeChoice, HandshakeError, HandshakeOffer, HandshakePhase,
     KeptSession, ReceivedHello, ServerSettings, ServerTls, SessionKeeper, TlsIdentity, TlsOrPlain,
-    TlsSession, VerifyClient, read_hello,
+    TlsProtocols, TlsSession, VerifyClient, read_hello,
 };
 
 use crate::byte_stream::ByteStream;
@@ -22,6 +22,7 @@ use crate::core::ResolverConf;
 use crate::http_loop::HttpLoop;
 use crate::http_site::{FrozenHttp, HandshakeAbility, HttpSite, ServerId};
 use crate::listen::ListenEndpoint;
+use crate::log_phase::{self, ObservedHandshake};
 use crate::module::{HandshakeRefused, SessionStorage, internal_status};
 use crate::request::Request;
 
@@ -59,6 +60,11 @@ pub(crate) async fn accept_tls(
         Ok(Ok(Some(session))) => {
             http.counters
                 .count_handshake(session.protocol(), session.is_resumed());
+            let end = match session.is_resumed() {
+                true => ObservedHandshake::Resumed,
+                false => ObservedHandshake::Full,
+            };
+            log_phase::observe_handshake(site, client.first_server(), end);
             bytes.transport.set_tls(session);
             return TlsAdmission::Open;
         }
@@ -66,6 +72,7 @@ pub(crate) async fn accept_tls(
         Ok(Err(error)) => error,
         Err(_) => {
             http.counters.tls_failed.add(1);
+            log_phase::observe_handshake(site, client.first_server(), ObservedHandshake::Failed);
             let message =
                 format_args!("client timed out (110: Connection timed out) while SSL handshaking");
             http.log_client(LogLevel::Info, client, message);
@@ -82,6 +89,7 @@ pub(crate) async fn accept_tls(
         }
         TlsAcceptFailure::Handshake(error) => {
             http.counters.tls_failed.add(1);
+            log_phase::observe_handshake(site, client.first_server(), ObservedHandshake::Failed);
             // A client's faults are routine; our own (a broken certificate) need attention.
             let level = if error.is_peers() {
                 LogLevel::Info
@@ -105,7 +113,7 @@ pub(crate) async fn accept_tls(
 }
 
 /// Why the handshake brought no session.
-enum TlsAcceptFailure {
+pub(crate) enum TlsAcceptFailure {
     Handshake(HandshakeError),
     /// A certificate whose name depends on the client could not be loaded.
     Certificate(String),
@@ -120,10 +128,10 @@ impl From<HandshakeError> for TlsAcceptFailure {
 }
 
 /// The server whose settings run a handshake.
-struct TlsServer<'a> {
-    id: ServerId,
-    service: &'a ServerTls,
-    settings: &'a ServerSettings,
+pub(crate) struct TlsServer<'a> {
+    pub(crate) id: ServerId,
+    pub(crate) service: &'a ServerTls,
+    pub(crate) settings: &'a ServerSettings,
 }
 
 /// Runs the handshake. `None`: the client speaks plain HTTP, and what it has sent is its input again.
@@ -146,18 +154,10 @@ async fn handshake(
     // A signature takes as long as a hundred requests: requests of other clients go first, and no two signatures run in
     // one iteration of the loop.
     rt::continue_as(rt::TaskRank::Patient).await;
-    // The hook for the hello comes before the name in it selects a server, so it is the default server's.
-    let mut protocols = None;
-    if has_a_say(site, endpoint.default_server) {
-        let offer = HandshakeOffer::new(&hello, None, None);
-        let server = endpoint.default_server;
-        match consult(site, client, server, HandshakePhase::Hello, offer).await {
-            Ok(choice) => protocols = choice.protocols,
-            Err(HandshakeRefused) => {
-                return Err(hello.abort_with_internal_error(socket).into());
-            }
-        }
-    }
+    let consulted = consult_hello(site, client, endpoint.default_server, &hello).await;
+    let Ok(protocols) = consulted else {
+        return Err(hello.abort_with_internal_error(socket).into());
+    };
     // Before the checks below: their log lines, and the choice of settings, go by the name.
     note_name(client, endpoint, &hello);
     // Before the servers' own settings: the challenge has its own certificate, and may come for a name whose server has
@@ -203,8 +203,25 @@ async fn handshake(
     Ok(Some(session))
 }
 
+/// Runs the hook for the hello. It comes before the name in it selects a server, so it is the default server's. Returns the
+/// versions that it has chosen.
+pub(crate) async fn consult_hello(
+    site: &Rc<HttpSite>,
+    client: &Rc<HttpClient>,
+    default_server: ServerId,
+    hello: &ReceivedHello,
+) -> Result<Option<TlsProtocols>, HandshakeRefused> {
+    if !has_a_say(site, default_server) {
+        return Ok(None);
+    }
+    let offer = HandshakeOffer::new(hello, None, None);
+    let phase = HandshakePhase::Hello;
+    let choice = consult(site, client, default_server, phase, offer).await?;
+    Ok(choice.protocols)
+}
+
 /// What differs from the settings in this handshake, and who keeps the session.
-async fn choose_identities(
+pub(crate) async fn choose_identities(
     site: &Rc<HttpSite>,
     client: &Rc<HttpClient>,
     server: &TlsServer<'_>,
@@ -231,7 +248,7 @@ async fn choose_identities(
 }
 
 /// Has OCSP responses that will soon be too old asked for again; the handshake does not wait for them.
-fn refresh_staples(site: &Rc<HttpSite>, server: &TlsServer<'_>) {
+pub(crate) fn refresh_staples(site: &Rc<HttpSite>, server: &TlsServer<'_>) {
     let id = server.id;
     let network = || network(site, id);
     server.
@@ -383,7 +400,7 @@ async fn prove(
 }
 
 /// The TLS settings of a server, if it has any.
-fn service(site: &HttpSite, server: ServerId) -> Option<&Arc<ServerTls>> {
+pub(crate) fn service(site: &HttpSite, server: ServerId) -> Option<&Arc<ServerTls>> {
     site.server(server).tls.as_ref()
 }
 
@@ -411,7 +428,7 @@ fn offers_http2(site: &HttpSite, endpoint: &ListenEndpoint, server: ServerId) ->
 }
 
 /// Notes the name in the hello, and the server that has it, on the client.
-fn note_name(client: &HttpClient, endpoint: &ListenEndpoint, hello: &ReceivedHello) {
+pub(crate) fn note_name(client: &HttpClient, endpoint: &ListenEndpoint, hello: &ReceivedHello) {
     if let Some(name) = hello.server_name() {
         client.asked_name.replace(Some(AskedName {
             server: server_of_name(endpoint, name),
@@ -531,6 +548,7 @@ pub(crate) fn check_configuration(frozen: &FrozenHttp, places: &[Span], line: &m
         let ability = |server: ServerId| frozen.server(server).handshakes;
         let default = endpoint.default_server;
         if ability(default) == HandshakeAbility::Accepts {
+            check_versions(frozen, endpoint, places, line);
             continue;
         }
         // A default server with `ssl_reject_handshake` needs none itself, as long as the others have theirs.
@@ -541,7 +559,26 @@ pub(crate) fn check_configuration(frozen: &FrozenHttp, places: &[Span], line: &m
         };
         if let Some(server) = missing {
             let span = places.get(server.0 as usize).copied();
-            line.level.report(net::tls::certificate_missing(span));
+            let parameter = if endpoint.quic { "quic" } else { "ssl" };
+            line.level
+                .report(net::tls::certificate_missing(parameter, span));
         }
+    }
+}
+
+/// Reports a default server of QUIC whose `ssl_protocols` do without TLS 1.3, which QUIC consists of.
+fn check_versions(
+    frozen: &FrozenHttp,
+    endpoint: &ListenEndpoint,
+    places: &[Span],
+    line: &mut DirectiveLine,
+) {
+    let server = endpoint.default_server;
+    let settings = frozen.server(server).tls.as_ref();
+    let settings = settings.and_then(|service| service.settings.as_ref());
+    if endpoint.quic && settings.is_some_and(|settings| !settings.speaks_1_3()) {
+        let message = "\"ssl_protocols\" must enable TLSv1.3 for the \"listen ... quic\" directive";
+        let span = places.get(server.0 as usize).copied();
+        line.level.report(Diagnostic::error(message, span));
     }
 }

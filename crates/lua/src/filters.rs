@@ -29,6 +29,7 @@ pub(crate) fn filter(request: &mut Request) -> FilterVerdict {
     }
     if let Some(chunk) = conf.body_filter.clone() {
         let body = std::mem::take(&mut request.out.body);
+        request.out.identity = None;
         // The script may change the length, so the announced one is dropped. A length that the
         // header filter has set itself differs from the body's and is believed, as in
         // lua-nginx-module.

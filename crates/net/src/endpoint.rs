@@ -97,6 +97,8 @@ pub struct ListenFlags {
     pub tls: bool,
     /// HTTP/2 is offered (`listen … http2`, which nginx has deprecated in favour of the `http2` directive).
     pub http2: bool,
+    /// Connections are QUIC's (`quic`).
+    pub quic: bool,
 }
 
 /// A server's claim to an address.
@@ -147,6 +149,8 @@ pub struct ListenEndpoint {
     pub proxy_protocol: bool,
     /// HTTP/2 is offered even if the servers' `http2` is off.
     pub http2: bool,
+    /// Connections are QUIC's.
+    pub quic: bool,
     /// The address of the socket that these connections arrive on: its own, or a wildcard's.
     pub socket: ListenAddress,
     /// Options of that socket.
@@ -199,9 +203,11 @@ pub fn build_endpoints(
             names: names(&address, &claims, line),
             default_server,
             servers: claims.iter().map(|claim| claim.server).collect(),
-            tls: any(|flags| flags.tls),
+            // QUIC always includes TLS.
+            tls: any(|flags| flags.tls || flags.quic),
             proxy_protocol: any(|flags| flags.proxy_protocol),
             http2: any(|flags| flags.http2),
+            quic: any(|flags| flags.quic),
             address,
             socket,
             options,

@@ -15,6 +15,7 @@ pub mod listen;
 pub mod local_time;
 pub mod metrics;
 pub mod passing;
+pub mod quic;
 pub mod resolver;
 pub mod server_name;
 pub mod tls;

@@ -131,16 +131,6 @@ pub fn socket_parameter(
     Ok(true)
 }
 
-/// The error for a parameter that nginx has and Weir does not.
-pub fn not_yet(line: &DirectiveLine, index: usize) -> Diagnostic {
-    let name = line.text(index);
-    let error = line.error_at(
-        index,
-        format!("the \"{name}\" parameter is not supported yet"),
-    );
-    error.note("nginx 1.31 has it; Weir supports HTTP/1 and HTTP/2")
-}
-
 /// `so_keepalive=on|off|[idle]:[interval]:[count]`.
 fn keepalive(line: &DirectiveLine, index: usize, value: &BStr) -> Result<KeepAlive, Diagnostic> {
     let invalid = || line.error_at(index, format!("invalid so_keepalive value: \"{value}\""));

@@ -7,7 +7,8 @@
 //! - [`message`]: heads of requests and responses, methods, versions, refusals: what every version
 //!   of HTTP has.
 //! - [`h1`]: how HTTP/1 writes them, both directions.
-//! - [`h2`], [`huffman`]: HTTP/2 frames and header compression, both directions.
+//! - [`h2`], [`h3`]: HTTP/2 and HTTP/3 frames, both directions; [`field_section`]: what the two share.
+//! - [`qpack`], [`huffman`]: header compression (HPACK is part of [`h2`]).
 //! - [`fields`], [`known_fields`]: the header fields of a message, and the names the server acts upon.
 //! - [`uri`], [`host`]: the request target and the host name as nginx understands them.
 //! - [`range`], [`conditional`], [`etag`], [`date`], [`cache_control`], [`accept_encoding`],
@@ -30,10 +31,12 @@ pub mod cookie;
 pub mod date;
 pub mod etag;
 pub mod fastcgi;
+pub mod field_section;
 pub mod fields;
 pub mod form;
 pub mod h1;
 pub mod h2;
+pub mod h3;
 pub mod host;
 pub mod huffman;
 pub mod known_fields;
@@ -42,6 +45,7 @@ pub mod memcached;
 pub mod message;
 pub mod mime;
 pub mod proxy_protocol;
+pub mod qpack;
 pub mod range;
 pub mod scgi;
 pub mod status;

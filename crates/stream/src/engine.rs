@@ -14,8 +14,8 @@ use std::time::Duration;
 use base::ErrnoText;
 use conf::{Diagnostic, DirectiveLine, DirectiveRows};
 use host::engine::{
-    ConfigurationTest, EngineConfiguration, ListenerSpec, LoopContext, LoopEngine, MainSettings,
-    ZoneRegistry,
+    ConfigurationTest, EngineConfiguration, ListenerSpec, LoopContext, LoopEngine, LoopListener,
+    MainSettings, ZoneRegistry,
 };
 use host::error_log::LogLevel;
 use host::loop_slots::ArrivingConnection;
@@ -265,10 +265,10 @@ impl AcceptingEngine for LoopSessions {
     fn receive_datagrams(
         self: &Rc<Self>,
         socket: OwnedFd,
-        spec: Arc<ListenerSpec>,
+        listener: &LoopListener,
     ) -> io::Result<rt::JoinHandle<()>> {
         let socket = DatagramSocket::new(UdpSocket::from_fd(socket)?);
-        let task = receive(Rc::clone(self), socket, spec);
+        let task = receive(Rc::clone(self), socket, Arc::clone(&listener.spec));
         Ok(rt::spawn_handle("stream datagrams", task))
     }
 }

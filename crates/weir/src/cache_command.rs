@@ -13,8 +13,8 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
 use http::cache::{
-    CacheKey, CacheStore, MarkerHead, ObjectKind, PurgeMode, PurgeRequest, StoreOpenError,
-    StoreOptions, StoreSurvey, StoredHead, SurveyedObject, survey_store,
+    CacheKey, CacheStore, CopyHead, MarkerHead, ObjectKind, PurgeMode, PurgeRequest,
+    StoreOpenError, StoreOptions, StoreSurvey, StoredHead, SurveyedObject, survey_store,
 };
 use lexopt::prelude::*;
 
@@ -184,6 +184,11 @@ fn write_line(out: &mut impl Write, object: &SurveyedObject, now_ms: u64) -> io:
             stored_status(&stored),
             head.freshness.ttl_s(now_ms).to_string(),
         ),
+        // A compressed copy has neither status nor freshness of its own: it is found through the response that it was
+        // made of, as long as that one is served.
+        (None, _) if CopyHead::decode(&object.head.opaque).is_some() => {
+            ("copy".to_owned(), String::new())
+        }
         (None, _) => ("?".to_owned(), String::new()),
     };
     let key = printable(object.key.text());
@@ -270,6 +275,11 @@ fn describe_object(object: &SurveyedObject, now_ms: u64) -> String {
     for tag in &head.tags {
         out.push_str(&format!("tag       {}\n", printable(tag)));
     }
+    if let Some(copy) = CopyHead::decode(&head.opaque) {
+        let original = copy.original;
+        out.push_str(&format!("copy      of {original} bytes, compressed\n"));
+        return out;
+    }
     // Only the header's encoding depends on the version; what was printed so far does not.
     let Some(stored) = StoredHead::decode(&head.opaque) else {
         out.push_str("head      from another version of Weir; it will be fetched again\n");
@@ -301,14 +311,16 @@ fn stored_status(stored: &Option<StoredHead>) -> String {
 }
 
 /// `stat`: objects by freshness, and the space they take. Markers are counted apart: they hold the
-/// names that variants differ by, and no response.
+/// names that variants differ by, and no response; so are compressed copies of responses.
 fn stat(path: &Path) -> io::Result<()> {
     let now_ms = rt::wall_millis();
-    let (mut fresh, mut stale, mut markers) = (0u64, 0u64, 0u64);
+    let (mut fresh, mut stale, mut markers, mut copies) = (0u64, 0u64, 0u64, 0u64);
     let found = survey_store(path, false, |listed| {
         let meta = &listed.head.meta;
         match meta.kind {
             ObjectKind::Variants => markers += 1,
+            // Not an object that a request could ask for, so it would distort both numbers.
+            ObjectKind::Object if CopyHead::decode(&listed.head.opaque).is_some() => copies += 1,
             // A soft purge leaves the stored times as they are, so it has to be looked at separately.
             ObjectKind::Object if listed.is_softened || meta.fresh_until_ms <= now_ms => stale += 1,
             ObjectKind::Object => fresh += 1,
@@ -321,6 +333,9 @@ fn stat(path: &Path) -> io::Result<()> {
     terminal::print_line(format_args!(
         "varying     {markers} keys with several variants"
     ));
+    if copies > 0 {
+        terminal::print_line(format_args!("compressed  {copies} copies of responses"));
+    }
     terminal::print_line(format_args!("bodies      {} bytes", found.body_bytes));
     terminal::print_line(format_args!(
         "on disk     {} bytes in {} segments",

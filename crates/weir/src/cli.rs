@@ -40,10 +40,16 @@ pub(crate) enum CliCommand {
     LanguageServer(crate::lsp::LspArguments),
     /// `weir upgrade`, with nginx's options, which identify the server.
     Upgrade(NginxOptions),
+    /// `weir tail`.
+    Tail(crate::tail::TailArguments),
+    /// `weir top`.
+    Top(crate::tail::TailArguments),
     /// `weir takeover`.
     Takeover(crate::takeover::TakeoverArguments),
     /// `weir shadow`.
     Shadow(crate::takeover::ShadowArguments),
+    /// `weir canary`.
+    Canary(crate::takeover::CanaryArguments),
     /// `weir unit`.
     Unit(crate::unit::UnitArguments),
     /// `weir entrypoint COMMAND …`, in a container.
@@ -193,8 +199,11 @@ fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<CliCommand, St
         "fmt" => crate::formatting::parse(parser).map(CliCommand::Format),
         "lsp" => crate::lsp::parse(parser).map(CliCommand::LanguageServer),
         "upgrade" => parse_upgrade(parser).map(CliCommand::Upgrade),
+        "tail" => crate::tail::parse_tail(parser).map(CliCommand::Tail),
+        "top" => crate::tail::parse_top(parser).map(CliCommand::Top),
         "takeover" => crate::takeover::parse(parser).map(CliCommand::Takeover),
         "shadow" => crate::takeover::parse_shadow(parser).map(CliCommand::Shadow),
+        "canary" => crate::takeover::parse_canary(parser).map(CliCommand::Canary),
         "unit" => crate::unit::parse(parser).map(CliCommand::Unit),
         _ => Err(command_hints::unknown_command(word)),
     };

@@ -28,6 +28,7 @@ mod core_conf;
 mod default_user;
 mod engines;
 mod entrypoint;
+mod error_log_conf;
 mod events;
 mod explain;
 mod foreign_format;
@@ -51,6 +52,7 @@ mod proxy;
 mod reference;
 mod replaced_build;
 mod run;
+mod running_master;
 mod runtime_reports;
 mod sandbox;
 mod sandbox_paths;
@@ -60,6 +62,7 @@ mod single_process;
 mod sockets;
 mod startup_log;
 mod status_help;
+mod tail;
 mod takeover;
 mod template;
 mod terminal;
@@ -96,8 +99,11 @@ fn main() {
         Ok(CliCommand::Format(arguments)) => formatting::run(&arguments),
         Ok(CliCommand::LanguageServer(arguments)) => lsp::run(&arguments),
         Ok(CliCommand::Upgrade(options)) => run::upgrade(identity, &options, &arguments),
+        Ok(CliCommand::Tail(tail)) => tail::run_tail(&tail, &arguments),
+        Ok(CliCommand::Top(top)) => tail::run_top(&top, &arguments),
         Ok(CliCommand::Takeover(takeover)) => takeover::run(&takeover),
         Ok(CliCommand::Shadow(shadow)) => takeover::shadow::run(&shadow),
+        Ok(CliCommand::Canary(canary)) => takeover::canary::run(&canary),
         Ok(CliCommand::Unit(unit)) => unit::run(&unit, &arguments),
         Ok(CliCommand::Entrypoint(command)) => entrypoint::run(&command),
         Ok(CliCommand::Help(name)) => help::help(name.as_deref()),

@@ -30,7 +30,7 @@ const SWITCHES: &[&str] = &[
     "P_max_temp_file_size 0;",
     "P_force_ranges on;",
     "P_next_upstream http_500 error;",
-    "P_read_timeout 200ms;",
+    "P_read_timeout 600ms;",
     "gzip on; gzip_types *; gzip_min_length 0;",
     "charset utf-8;",
     "add_header X-B b always;",

@@ -33,7 +33,7 @@ const SWITCHES: &[&str] = &[
     "grpc_next_upstream error invalid_header non_idempotent;",
     "grpc_next_upstream error invalid_header http_503;",
     "grpc_next_upstream_tries 1;",
-    "grpc_read_timeout 200ms;",
+    "grpc_read_timeout 600ms;",
     "grpc_connect_timeout 1s;",
     "grpc_send_timeout 1s;",
     "grpc_buffer_size 512;",

@@ -24,7 +24,7 @@ local function text(v, depth)
         return "{" .. table.concat(out, ",") .. "}"
     end
     if type(v) == "string" then
-        return '"' .. v:gsub("[^ -~]", function(c) return string.format("\\%d", c:byte()) end) .. '"'
+        return '"' .. v:gsub("[^ -~]", function(c) return string.format("\\%d", c:byte()) end):gsub("|", "!") .. '"'
     end
     if type(v) == "table" or type(v) == "function" or type(v) == "userdata" or type(v) == "cdata" or type(v) == "thread" then
         return v == ngx.null and "null" or type(v)
@@ -35,8 +35,8 @@ local log = {}
 local function show(name, ok, ...)
     local out = {}
     for i = 1, select("#", ...) do out[i] = text((select(i, ...))) end
-    if not ok then out = { "error " .. tostring((...)):gsub("^.-:%d+: ", "") } end
-    log[#log + 1] = name .. " = " .. table.concat(out, ", ")
+    if not ok then out = { "error " .. tostring((...)):gsub("^.-:%d+: ", ""):gsub("\n", "~"):gsub("|", "!") } end
+    log[#log + 1] = name .. " => " .. table.concat(out, ", ")
 end
 "##;
 
@@ -335,16 +335,32 @@ impl Generator for Lua {
     }
 }
 
+/// What is the same in all calls of a kind is not shown.
+const NOISE: &[&str] = &[
+    "(function() local d = ngx.shared[ngx.var.dict]; d:set('abc', 5); return ",
+    "(function() local s = ngx.socket.tcp() s:settimeout(300) local h, p = ngx.var.up:match('(.*):(.*)') local r = { s:connect(h, tonumber(p)) } ",
+    "(function() local t = {}  ",
+    "(function() local t = {} ",
+    "(function() ",
+    " end)()",
+    "r[#r+1] = ",
+    " return r",
+];
+
 fn script(dice: &mut Dice, phase: &str, end: &str) -> String {
     let mut text = String::from(SHOW);
     for _ in 0..dice.between(1, 5) {
         let call = call(dice, phase);
-        let shown = call
+        let shown = NOISE
+            .iter()
+            .fold(call.clone(), |call, noise| call.replace(noise, ""));
+        let shown = shown
+            .replace('|', "!")
             .replace('\\', "\\\\")
             .replace('"', "\\\"")
             .replace('\n', " ");
         // The name that is shown is short: what differs is found by the number of the line.
-        let name: String = shown.chars().filter(|c| c.is_ascii()).take(40).collect();
+        let name: String = shown.chars().filter(|c| c.is_ascii()).take(90).collect();
         let name = name.trim_end_matches('\\');
         text.push_str(&format!(
             "show(\"{name}\", pcall(function() return {call} end))\n"

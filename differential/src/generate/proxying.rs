@@ -50,7 +50,7 @@ const SWITCHES: &[&str] = &[
     "proxy_next_upstream off;",
     "proxy_next_upstream error invalid_header non_idempotent;",
     "proxy_next_upstream_tries 1;",
-    "proxy_read_timeout 200ms;",
+    "proxy_read_timeout 600ms;",
     "proxy_buffer_size 512;",
     "proxy_buffer_size 1k; proxy_buffers 2 1k; proxy_busy_buffers_size 1k;",
     "proxy_max_temp_file_size 0;",

@@ -111,6 +111,49 @@ pub(super) const CACHING: &[Rule] = &[
         },
     },
     Rule {
+        name: "age-of-origins",
+        text: "The `Age` that an origin sends is a part of the response's lifetime that has passed; nginx counts from when it got it.",
+        reason: Reason::Rfc("RFC 9111, section 4.2.3"),
+        before: None,
+        matches: |seen| {
+            said(seen, |text| text.contains("\nAge: "))
+                && follows(seen, |exchange| {
+                    !exchange.logged("upstream_status").is_empty()
+                })
+        },
+    },
+    Rule {
+        name: "stored-errors",
+        text: "An error that an error page replaces is stored as any other response, not where `*_no_cache` forbids it; nginx remembers its \
+               status, also where it is forbidden, and not if the request bypassed the cache.",
+        reason: Reason::Safety("what must not be stored is not"),
+        before: None,
+        matches: |seen| {
+            seen.has_ending("_intercept_errors")
+                && (seen.has_ending("_no_cache") || seen.has_ending("_cache_bypass"))
+                && follows(seen, |exchange| {
+                    exchange.logged("upstream_status").starts_with(['4', '5'])
+                })
+        },
+    },
+    Rule {
+        name: "expired-on-arrival",
+        text: "A response whose `X-Accel-Expires` is a time in the past is not stored; nginx stores it as expired.",
+        reason: Reason::Rfc("RFC 9111, section 4.2.4: a stale response is not used"),
+        before: None,
+        matches: |seen| {
+            let is_word = seen.is("log: $upstream_cache_status") || seen.is("field X-Cache");
+            let words = (
+                seen.difference.oracle.as_str(),
+                seen.difference.weir.as_str(),
+            );
+            stores(seen)
+                && is_word
+                && words == ("EXPIRED", "MISS")
+                && said(seen, |text| text.contains("X-Accel-Expires: @9"))
+        },
+    },
+    Rule {
         name: "get-after-head",
         text: "A request that arrives after the response to a HEAD, but before nginx has stored the GET behind it, causes \
                another fetch in nginx; in Weir it follows the first fetch.",

@@ -2,6 +2,7 @@
 
 use super::evidence::{any_events, any_pair, has_field};
 use super::{Reason, Rule};
+use crate::case::tree::Node;
 use crate::side::client::Event;
 
 /// In the order of `docs/compat.md`.
@@ -46,7 +47,14 @@ pub(super) const LEFTOVERS: &[Rule] = &[
                 "field Expires missing",
                 "log: $sent_http_cache_control",
             ];
-            classes.iter().any(|class| seen.is(class))
+            let name = seen
+                .difference
+                .class
+                .strip_prefix("field ")
+                .unwrap_or_default();
+            let name = name.strip_suffix(" missing").unwrap_or_default();
+            let is_added = !name.is_empty() && adds_header(&seen.case.http, name);
+            (is_added || classes.iter().any(|class| seen.is(class)))
                 && seen.difference.weir.is_empty()
                 && seen.has("error_page")
                 && has_field(seen, &["Range", "If-Match", "If-Unmodified-Since"])
@@ -159,3 +167,12 @@ pub(super) const LEFTOVERS: &[Rule] = &[
         },
     },
 ];
+
+/// True when `add_header` of a tree adds a header of this name.
+fn adds_header(nodes: &[Node], name: &str) -> bool {
+    nodes.iter().any(|node| {
+        let is_one =
+            node.name() == "add_header" && node.words.get(1).is_some_and(|word| word == name);
+        is_one || adds_header(node.children(), name)
+    })
+}

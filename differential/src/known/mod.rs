@@ -13,6 +13,7 @@ mod grpc;
 mod heads;
 mod http2;
 mod leftovers;
+mod lua;
 mod page;
 mod passing;
 mod rules;
@@ -28,6 +29,7 @@ use grpc::GRPC;
 use heads::HEADS;
 use http2::HTTP2;
 use leftovers::LEFTOVERS;
+use lua::{LUA, LUA_CHANGES};
 use passing::PASSING;
 use rules::RULES;
 use sent_pages::SENT_PAGES;
@@ -114,6 +116,7 @@ pub fn choices() -> impl Iterator<Item = &'static Rule> {
         .chain(CACHING)
         .chain(GRPC)
         .chain(LEFTOVERS)
+        .chain(LUA)
 }
 
 /// The rule that knows a difference.
@@ -121,5 +124,5 @@ pub fn find(seen: &Seen<'_>) -> Option<&'static Rule> {
     let holds = |rule: &&Rule| {
         rule.before.is_none_or(|before| seen.oracle < before) && (rule.matches)(seen)
     };
-    choices().chain(CHANGES).find(holds)
+    choices().chain(CHANGES).chain(LUA_CHANGES).find(holds)
 }

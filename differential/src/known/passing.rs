@@ -5,7 +5,7 @@ use super::evidence::{
     logged_with, said, sends_chunks, stores,
 };
 use super::following::follows_in_order;
-use super::{Reason, Rule};
+use super::{Reason, Rule, Seen};
 use crate::case::{Body, Step};
 use crate::side::client::Event;
 use crate::side::reply::{Framing, Response};
@@ -40,10 +40,7 @@ pub(super) const PASSING: &[Rule] = &[
         matches: |seen| {
             is_of_traffic(seen)
                 && answers(seen, |text| text.starts_with("HTTP/1.1 101"))
-                && logged(seen, |name, value| {
-                    name == "upstream_status"
-                        && value.split([',', ':', ' ']).any(|word| word == "101")
-                })
+                && (logged(seen, is_101) || is_of_line(seen) && was_silent(seen))
         },
     },
     Rule {
@@ -510,7 +507,7 @@ pub(super) const PASSING: &[Rule] = &[
             let adds = seen.has("add_after_body") || seen.has("add_before_body");
             let is_trailer = seen.is("trailer ") && seen.difference.oracle == twice;
             let has_two = |a: &crate::side::reply::Response, b: &crate::side::reply::Response| {
-                a.trailers.len() > b.trailers.len() && a.body == b.body
+                a.trailers.len() > b.trailers.len() && a.body.len() == b.body.len()
             };
             adds && (is_trailer || (seen.is("log: $body_bytes_sent") && any_pair(seen, has_two)))
         },
@@ -528,6 +525,18 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
 ];
+
+/// True for an upstream's status 101.
+fn is_101(name: &str, value: &str) -> bool {
+    name == "upstream_status" && value.split([',', ':', ' ']).any(|word| word == "101")
+}
+
+/// True when nginx had taken the connection of a line for a tunnel before, so that nothing came of the request.
+fn was_silent(seen: &Seen<'_>) -> bool {
+    any_events(seen, |a, b| {
+        matches!((a, b), (Event::Silent(_), Event::Response(_)))
+    })
+}
 
 /// True when a head says that there is content.
 fn announces_content(head: &str) -> bool {

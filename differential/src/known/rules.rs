@@ -57,6 +57,15 @@ pub(super) const RULES: &[Rule] = &[
                 "log: $body_bytes_sent",
                 "log: $sent_http_content_length",
             ];
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
+            let is_value = ["field ", "behind: field ", "log: $"]
+                .iter()
+                .any(|class| seen.is(class))
+                && oracle.len() > weir.len()
+                && oracle.starts_with(weir.as_str());
+            if seen.has("set_decode_base32") && is_value {
+                return true;
+            }
             seen.has("set_decode_base32")
                 && classes.iter().any(|class| seen.is(class))
                 && any_pair(seen, |a, b| {
@@ -397,7 +406,12 @@ pub(super) const RULES: &[Rule] = &[
             ];
             let came = of_request.iter().any(|class| seen.is(class))
                 && ["", "0"].contains(&seen.difference.weir.as_str());
-            (sent && was_set) || (came && seen.has("more_clear_input_headers"))
+            let is_address = seen.is("log: $proxy_add_x_forwarded_for")
+                && seen
+                    .difference
+                    .oracle
+                    .ends_with(&format!(", {}", seen.difference.weir));
+            (sent && was_set) || ((came || is_address) && seen.has("more_clear_input_headers"))
         },
     },
     Rule {

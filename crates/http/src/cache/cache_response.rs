@@ -14,10 +14,11 @@ use super::cached_protocol::CachedProtocol;
 use super::fetch_fields::FetchFields;
 use super::first_client::FirstClientSlot;
 use super::stored_head::{StoredHead, StoredKind};
+use crate::content_identity::{ContentIdentity, FillingContent, StoredContent};
 use crate::ledger::LedgerPhase;
 use crate::module::HandlerOutcome;
 use crate::request::Request;
-use crate::response_body::{BodyChunk, BodyError, FileRange, ResponseBody};
+use crate::response_body::{BodyChunk, BodyError, EndWork, FileRange, ResponseBody};
 use crate::upstream::respond::is_event_stream;
 use crate::upstream::{Exchange, ExchangePlan, SettingsRef, respond};
 
@@ -64,6 +65,8 @@ pub(super) struct CacheResponse<'a> {
     pub(super) body: ResponseBody,
     /// The length of the whole body, if known.
     pub(super) length: Option<u64>,
+    /// What `body` is the whole of, where a filter asks: [`identity_of`], [`identity_of_fill`].
+    pub(super) identity: Option<ContentIdentity>,
 }
 
 impl CacheResponse<'_> {
@@ -86,7 +89,10 @@ impl CacheResponse<'_> {
                 respond::announced_length(&self.stored.head),
                 ResponseBody::unsent(),
             ),
-            StoredKind::Content | StoredKind::Error => (self.length, self.body),
+            StoredKind::Content | StoredKind::Error => {
+                out.identity = self.identity;
+                (self.length, self.body)
+            }
         };
         HandlerOutcome::Respond
     }
@@ -180,6 +186,41 @@ impl CacheResponse<'_> {
             detail: reason.as_deref(),
         });
     }
+}
+
+/// Whether a filter of the request's location asks what the content is.
+fn identifies_content(request: &Request) -> bool {
+    let location = request.site.location(request.location);
+    location.pipeline.identifies_content
+}
+
+/// The identity of a complete object's body, where a filter asks.
+pub(super) fn identity_of(
+    request: &Request,
+    store: &CacheStore,
+    object: &CachedObject,
+) -> Option<ContentIdentity> {
+    identifies_content(request).then(|| {
+        ContentIdentity::Object(StoredContent {
+            store: store.clone(),
+            object: object.clone(),
+        })
+    })
+}
+
+/// The identity of the body of a fill that brings all of it, where a filter asks.
+pub(super) fn identity_of_fill(
+    request: &Request,
+    store: &CacheStore,
+    follower: &FillFollower,
+) -> Option<ContentIdentity> {
+    let is_whole = identifies_content(request) && follower.partial_range().is_none();
+    is_whole.then(|| {
+        ContentIdentity::Filling(FillingContent {
+            store: store.clone(),
+            follower: follower.clone(),
+        })
+    })
 }
 
 /// Answers this client alone with the response of an exchange; nothing is stored.
@@ -359,5 +400,11 @@ impl crate::response_body::BodySource for FillBody {
     fn length(&self) -> Option<u64> {
         self.length
             .map(|length| length.saturating_sub(self.follower.position()))
+    }
+
+    /// The fetch has ended when what was made of its content has, so that the record is complete then.
+    fn read_elsewhere(self: Box<Self>) -> Option<EndWork> {
+        let first_client = self.first_client?;
+        Some(Box::new(move |request| first_client.update_record(request)))
     }
 }

@@ -11,7 +11,8 @@ use proto::caching::status::ForwardReason;
 use proto::message::Method;
 
 use super::cache_response::{
-    CacheResponse, FillBody, ForwardStatus, body_of, respond_unshared, why_forwarded,
+    CacheResponse, FillBody, ForwardStatus, body_of, identity_of, identity_of_fill,
+    respond_unshared, why_forwarded,
 };
 use super::cache_status::UpstreamCacheStatus;
 use super::fetch::{FetchResult, StaleObject};
@@ -100,6 +101,7 @@ impl CacheRequest {
             status,
             ..
         } = fill;
+        let identity = identity_of_fill(request, &self.store, &follower);
         let body = FillBody::new(follower, first_client, head.length).into_body(request);
         CacheResponse {
             now_ms,
@@ -118,6 +120,7 @@ impl CacheRequest {
             }),
             body,
             length: head.length,
+            identity,
         }
         .set_response(request)
         .into()
@@ -368,6 +371,7 @@ impl CacheRequest {
             forwarded,
             body: body_of(object),
             length: Some(object.length()),
+            identity: identity_of(request, &self.store, object),
         }
         .set_response(request)
     }

@@ -20,6 +20,7 @@
 //! decide                what is done with a request: a table without I/O, clock or store
 //! fetch_verdict         what is done with a response: the same
 //! stored_head           the format of a stored response's head
+//! copy_head             the same for compressed copies of stored responses
 //! zone                  `…_cache_path`: the stores, their opening and their upkeep
 //! ```
 //!
@@ -36,6 +37,7 @@ mod cache_response;
 mod cache_settings;
 mod cache_status;
 mod cached_protocol;
+mod copy_head;
 mod decide;
 mod execute;
 mod explained;
@@ -66,6 +68,7 @@ pub use cache::{
 pub use cache_settings::{CacheChoice, CacheCondition, CacheSettings, StatusHeader};
 pub use cache_status::UpstreamCacheStatus;
 pub use cached_protocol::CachedProtocol;
+pub use copy_head::CopyHead;
 pub(crate) use explained::explain_admission;
 pub use explained::{ExplainedCache, ExplainedCacheUse};
 pub use fetch_fields::FetchFields;

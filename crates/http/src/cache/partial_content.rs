@@ -224,6 +224,8 @@ impl PartialContent {
             forwarded,
             length: Some(length),
             body: ResponseBody::stream(self),
+            // It would end a second time if a copy read it.
+            identity: None,
         }
         .set_response(request);
         // The filter for ranges is switched off, and its work is done here.

@@ -39,7 +39,11 @@ pub fn table_groups(modules: &'static [&'static HttpModule]) -> Vec<TableSet> {
     ];
     let mut groups: Vec<TableSet> = vec![
         vec![&core::main::HASH_SIZES, &core::main::DIRECTIVES],
-        vec![&core::server::DIRECTIVES, &core::http2::DIRECTIVES],
+        vec![
+            &core::server::DIRECTIVES,
+            &core::http2::DIRECTIVES,
+            &core::http3::DIRECTIVES,
+        ],
         locations,
     ];
     for module in modules {

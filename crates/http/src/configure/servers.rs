@@ -121,6 +121,7 @@ fn build_server(line: &mut DirectiveLine, parents: &mut BlockConfs) {
     // The server's own group; closing the block below takes the group of its outermost location.
     let mut core = take_core(&mut confs);
     core.http2 = confs.get::<core::Http2Conf>().cloned().unwrap_or_default();
+    core.http3 = confs.get::<core::Http3Conf>().cloned().unwrap_or_default();
     let server_confs = confs.take_group(SERVER_GROUP);
     let tree = close(line, &mut confs);
     let builder = line.level.engine::<HttpBuilder>();

@@ -40,13 +40,15 @@ pub struct ServerConf {
     pub listens: Vec<ListenEntry>,
     /// Its settings of HTTP/2.
     pub http2: super::Http2Conf,
+    /// Its settings of HTTP/3.
+    pub http3: super::Http3Conf,
 }
 
 /// The directives.
 pub static DIRECTIVES: DirectiveTable<ServerConf> = DirectiveTable::new(&[
     Directive {
         name: "listen",
-        syntax: "address[:port] [default_server] [ssl] [http2] [proxy_protocol] [backlog=number] [reuseport] …",
+        syntax: "address[:port] [default_server] [ssl] [http2 | quic] [proxy_protocol] [backlog=number] [reuseport] …",
         default: None,
         contexts: SERVER,
         since: "0.1",

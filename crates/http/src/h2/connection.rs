@@ -22,12 +22,14 @@ use proto::h2::{
     ConnectionError, ErrorCode, FlowControlWindow, FrameReader, RequestReader, ResponsePriority,
 };
 
-use super::budget::{ClientBudget, KNOWN_AFTER, KNOWN_AFTER_BYTES, SERVED};
+use proto::message::MessageVersion;
+
 use super::connection_link::{Http2Link, OUTPUT_FULL};
 use super::limits::{Http2Limits, reader_limits};
 use super::timers::ReadTimeout;
 use crate::byte_stream::ByteStream;
 use crate::client::{ConnectionMobility, HttpClient};
+use crate::client_budget::{ClientBudget, KNOWN_AFTER, KNOWN_AFTER_BYTES, SERVED};
 use crate::core::LocationConf;
 use crate::http_loop::HttpLoop;
 use net::counters::{ConnectionStage, CountedConnection};
@@ -36,7 +38,7 @@ use net::counters::{ConnectionStage, CountedConnection};
 /// thereby bounded by what it accepts.
 const STOP_READING: usize = 4 * OUTPUT_FULL;
 
-/// How much is read at once from a client that is not trusted ([`super::budget`]), in bytes. Then others get their
+/// How much is read at once from a client that is not trusted ([`crate::client_budget`]), in bytes. Then others get their
 /// turn.
 const READ_FROM_STRANGERS: usize = 2 * 1024;
 
@@ -118,7 +120,7 @@ impl Http2Connection {
             link: Rc::new(Http2Link::new(http, client, bytes)),
             reader,
             decoder: HpackDecoder::default(),
-            requests: RequestReader::default(),
+            requests: RequestReader::new(MessageVersion::HTTP_2),
             budget: ClientBudget::new(rt::now()),
             preface: PREFACE.len(),
             last: 0,
@@ -139,7 +141,7 @@ impl Http2Connection {
             counted: CountedConnection::new(&http.counters),
             limits,
         };
-        // Until the client has shown that it uses what it asks for: see [`super::budget`].
+        // Until the client has shown that it uses what it asks for: see [`crate::client_budget`].
         connection.set_rank(rt::TaskRank::Patient);
         connection.introduce();
         connection

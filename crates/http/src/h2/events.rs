@@ -8,22 +8,23 @@ use std::rc::Rc;
 
 use host::error_log::LogLevel;
 use proto::KnownField;
-use proto::fields::Fields;
 use proto::h2::hpack::{HpackError, ListLimits};
 use proto::h2::{
-    ConnectionError, ErrorCode, FlowControlWindow, FrameEvent, HeaderBlock, ResponsePriority,
-    frame, rules,
+    ConnectionError, ErrorCode, FlowControlWindow, FrameEvent, HeaderBlock, ResponsePriority, frame,
 };
 
-use super::budget::{SMALL_WINDOW, price};
 use super::connection::Http2Connection;
 use super::connection_link::{ClosedHttp2Stream, Http2StreamEnd};
-use super::limits::{Http2Limits, list_limits, request_limits};
+use super::limits::Http2Limits;
 use super::stream::Http2Stream;
-use super::stream_task::{ConnectProtocol, Http2HeadFacts, StreamStart, serve_stream};
+use super::stream_task::{StreamStart, serve_stream};
+use crate::client_budget::{BudgetSpent, SMALL_WINDOW, price};
 use crate::http_loop;
 use crate::http_site::HttpSite;
 use crate::request::ReceivedHead;
+use crate::stream_request::{
+    StreamHeadFacts, TrailerReader, as_upgrade, list_limits, request_limits,
+};
 
 /// How many priorities are kept for streams that have not begun.
 const EARLY_PRIORITIES: usize = 16;
@@ -104,7 +105,9 @@ impl Http2Connection {
     }
 
     fn spend(&mut self, price: u32) -> Result<(), ConnectionError> {
-        self.budget.spend(price, rt::now())
+        self.budget
+            .spend(price, rt::now())
+            .map_err(|BudgetSpent| ConnectionError::enhance_your_calm("http2 flood detected"))
     }
 
     // -- content --
@@ -336,12 +339,7 @@ impl Http2Connection {
         let stream = Http2Stream::new(id, &self.link, self.limits.preread, ends);
         stream.priority.set(self.priority_of(id, &request.head));
         let stream = Rc::new(stream);
-        let protocol = match self.requests.protocol() {
-            None => ConnectProtocol::None,
-            Some(b"websocket") => ConnectProtocol::WebSocket,
-            Some(_) => ConnectProtocol::Unknown,
-        };
-        let ignored = self.requests.ignored().to_vec();
+        let about = StreamHeadFacts::of_reader(&self.requests, !ends);
         // The reader is reused for every head of the connection: nothing of this request may show in the next one.
         self.requests.clear();
         self.link.streams.borrow_mut().push(Rc::clone(&stream));
@@ -351,11 +349,7 @@ impl Http2Connection {
         let start = StreamStart {
             request,
             verdict,
-            about: Http2HeadFacts {
-                protocol,
-                has_content: !ends,
-                ignored,
-            },
+            about,
         };
         // The task inherits the connection's rank: the requests of an unknown client wait behind those of known ones,
         // too.
@@ -463,21 +457,10 @@ impl Http2Connection {
         let site = self.link.http.site();
         let server = self.link.client.first_server();
         let core = &site.server(server).core;
-        let mut fields = Fields::new();
-        let mut valid = true;
+        let mut trailers = TrailerReader::new();
         let decoded = self
             .decoder
-            .decode(block, list_limits(core), |field| {
-                // RFC 9113, sections 8.2.1 and 8.2.2: the same rules as for the head. Pseudo-header fields, which
-                // trailers must not contain (section 8.1), fail the first one because of their colon.
-                valid &= rules::is_name(field.name)
-                    && rules::is_value(field.value)
-                    && !rules::is_padded(field.value)
-                    && !rules::is_connection_specific(field.known, field.value);
-                if valid {
-                    fields.push_numbered(field.known, field.name, field.value);
-                }
-            })
+            .decode(block, list_limits(core), |field| trailers.add_field(field))
             .map_err(compression_error)?;
         // Judged only after the block was decompressed, because the table has to follow whatever becomes of the stream.
         if stream.was_reset() {
@@ -487,11 +470,11 @@ impl Http2Connection {
             let what = "HEADERS frame for half-closed stream";
             return self.stream_error(id, ErrorCode::STREAM_CLOSED, what);
         }
-        if !ends || !valid || decoded.too_large {
+        if !ends || !trailers.is_valid || decoded.too_large {
             return self.stream_error(id, ErrorCode::PROTOCOL_ERROR, "invalid trailers");
         }
         // Before the end of input is signalled, because that wakes the reader, which takes them.
-        *stream.trailers.borrow_mut() = fields;
+        *stream.trailers.borrow_mut() = trailers.fields;
         stream.end_input();
         Ok(())
     }
@@ -659,16 +642,6 @@ impl Http2Connection {
             None => self.link.write_reset(id, code),
         }
         self.spend(price::STREAM)
-    }
-}
-
-/// Rewrites a WebSocket's CONNECT to the form of HTTP/1.1, which handlers and upstream servers know. The key proves
-/// nothing there, and HTTP/2 has no use for one (RFC 8441, section 5).
-fn as_upgrade(fields: &mut Fields) {
-    fields.push(b"upgrade", b"websocket");
-    fields.push(b"connection", b"Upgrade");
-    if fields.get(b"sec-websocket-key").is_none() {
-        fields.push(b"sec-websocket-key", b"d2Vpci1vdmVyLWh0dHAvMg==");
     }
 }
 

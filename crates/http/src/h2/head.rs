@@ -1,181 +1,28 @@
 //! Writes the head of a response on an HTTP/2 stream.
-//!
-//! The fields come in the order of HTTP/1; what describes a connection is left out (RFC 9113, section 8.2.2).
 
 use std::rc::Rc;
 
-use bstr::ByteSlice;
-use proto::KnownField;
 use proto::fields::Fields;
-use proto::h2::hpack::{FieldSecrecy, HpackEncoder};
-use proto::h2::rules;
+use proto::h2::hpack::HpackEncoder;
 
 use super::stream::Http2Stream;
-use crate::absolute_redirect::absolute_location;
 use crate::request::Request;
-
-/// How much content a response has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ResponseLength {
-    /// There is none, whatever the head says: HEAD, 204, 304.
-    None,
-    /// This many bytes.
-    Length(u64),
-    /// Only its end will tell.
-    Unknown,
-}
-
-/// How much content the response has. Its fields are changed accordingly.
-pub(super) fn response_length(request: &mut Request) -> ResponseLength {
-    let out = &mut request.out;
-    // A tunnel: its bytes travel as DATA frames until either side ends (RFC 8441, section 5).
-    if request.delivery.is_upgraded() {
-        return ResponseLength::Unknown;
-    }
-    out.drop_unfit_date();
-    if matches!(out.status, 204 | 304) || (100..200).contains(&out.status) {
-        out.drop_content_fields();
-        // Also where an upstream server named one: what has no content has no type, as in nginx's HTTP/2.
-        if out.status == 204 {
-            out.content_type.clear();
-        }
-        return ResponseLength::None;
-    }
-    match out.length() {
-        Some(length) => {
-            // Noted now, because the body is gone when a log variable asks for its length.
-            out.content_length = Some(length);
-            match request.delivery.header_only {
-                true => ResponseLength::None,
-                false => ResponseLength::Length(length),
-            }
-        }
-        None if request.delivery.header_only => ResponseLength::None,
-        None => ResponseLength::Unknown,
-    }
-}
+use crate::response_section::{each_field, each_of, prepare_head};
 
 /// Appends the head of the response. `ends`: nothing follows. Returns its size on the wire.
 pub(super) fn write_head(request: &mut Request, stream: &Rc<Http2Stream>, ends: bool) -> usize {
-    if request.out.location.is_some() {
-        request.out.location = Some(absolute_location(request).into());
-    }
-    // For the client an accepted tunnel is a 200: HTTP/2 has no 101 (RFC 8441, section 5; RFC 9113, section 8.6).
-    let status = match request.delivery.is_upgraded() {
-        true => 200,
-        false => request.out.status,
-    };
-    // A pass of its own, so that the debug log costs nothing where it is off.
-    if host::error_log::debug_is_on() {
-        request.debug(format_args!(
-            "http2 output header: \":status: {status:03}\""
-        ));
-        each_field(request, |_, name, value| {
-            let (name, value) = (name.to_ascii_lowercase(), value.as_bstr());
-            let name = name.as_bstr();
-            request.debug(format_args!("http2 output header: \"{name}: {value}\""));
-        });
-    }
+    let status = prepare_head(request, "http2");
     stream.write_headers(ends, |encoder, out| {
         encoder.status(status, out);
-        each_field(request, |known, name, value| {
-            write_field(encoder, known, name, value, out)
+        each_field(request, |known, name, value, secrecy| {
+            encoder.field(known, name, value, secrecy, out);
         });
     })
 }
 
 /// Encodes trailers: a header block of these fields alone.
 pub(super) fn write_fields(fields: &Fields, encoder: &mut HpackEncoder, out: &mut Vec<u8>) {
-    for (known, name, value) in fields.iter_known() {
-        if may_be_sent(known, name) {
-            write_field(encoder, known, name, value, out);
-        }
-    }
-}
-
-fn write_field(
-    encoder: &mut HpackEncoder,
-    known: KnownField,
-    name: &[u8],
-    value: &[u8],
-    out: &mut Vec<u8>,
-) {
-    // Kept out of the compression table: an attacker who can make the server send guesses could otherwise recognize a
-    // match by its length (RFC 7541, section 7.1).
-    let secrecy = match known {
-        KnownField::SetCookie => FieldSecrecy::Private,
-        _ => FieldSecrecy::Open,
-    };
-    if rules::is_value(value) {
+    each_of(fields, |known, name, value, secrecy| {
         encoder.field(known, name, value, secrecy, out);
-    } else {
-        // CR, LF or NUL would make the message malformed (RFC 9113, section 8.2.1), which clients answer with a reset:
-        // spaces take their place.
-        let value = value.replace(b"\r", b" ").replace(b"\n", b" ");
-        encoder.field(known, name, &value.replace(b"\0", b" "), secrecy, out);
-    }
-}
-
-/// Whether a field may appear in an HTTP/2 message: nothing that concerns one connection (RFC 9113, section 8.2.2), and
-/// no name that is not a token (section 8.2.1).
-pub(super) fn may_be_sent(known: KnownField, name: &[u8]) -> bool {
-    match known {
-        KnownField::Connection
-        | KnownField::ProxyConnection
-        | KnownField::KeepAlive
-        | KnownField::TransferEncoding
-        | KnownField::Upgrade => false,
-        KnownField::Other => {
-            !name.is_empty() && name.iter().all(|&b| b > b' ' && b < 0x7f && b != b':')
-        }
-        _ => true,
-    }
-}
-
-/// Calls `take` for each field of the response's head: its number, its name in any case, its value.
-fn each_field(request: &Request, mut take: impl FnMut(KnownField, &[u8], &[u8])) {
-    let mut add = |known: KnownField, value: &[u8]| take(known, known.name().as_bytes(), value);
-    let response = &request.out;
-    let core = &request.site.location(request.location).core;
-    let mut text = Vec::new();
-    if !response.fields.has(KnownField::Server) && !response.omitted.server {
-        let server = core.server_tokens.shown_name(&request.site.identity);
-        add(KnownField::Server, server.as_bytes());
-    }
-    if !response.fields.has(KnownField::Date) && !response.omitted.date {
-        crate::clock::write_http_date(&mut text);
-        add(KnownField::Date, &text);
-    }
-    if !response.content_type.is_empty() {
-        text.clear();
-        response.write_content_type(&mut text);
-        add(KnownField::ContentType, &text);
-    }
-    if let Some(length) = response
-        .content_length
-        .filter(|_| !request.delivery.is_upgraded())
-    {
-        text.clear();
-        base::text::write_number(length, &mut text);
-        add(KnownField::ContentLength, &text);
-    }
-    if let Some(time) = response.last_modified {
-        text.clear();
-        proto::date::write_http(time, &mut text);
-        add(KnownField::LastModified, &text);
-    }
-    if let Some(location) = &response.location {
-        add(KnownField::Location, location);
-    }
-    if request.delivery.varies_by_encoding {
-        add(KnownField::Vary, b"Accept-Encoding");
-    }
-    if let Some(etag) = &response.etag {
-        add(KnownField::Etag, etag);
-    }
-    for (known, name, value) in response.fields.iter_known() {
-        if may_be_sent(known, name) {
-            take(known, name, value);
-        }
-    }
+    });
 }

@@ -1,27 +1,19 @@
-//! The bounds that the configuration sets to a connection, its frames, and the heads of its requests.
+//! The bounds that the configuration sets to a connection and its frames. Those of the heads of its requests are in
+//! [`crate::stream_request`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::h2::hpack::ListLimits;
-use proto::h2::request::{RequestLimits, UnderscorePolicy};
 use proto::h2::{ReaderLimits, frame};
-use proto::message::InvalidHeaders;
 
 use crate::client::HttpClient;
-use crate::core::{LocationConf, ServerConf};
+use crate::core::LocationConf;
 use crate::http_site::HttpSite;
+use crate::stream_request::BLOCK_FACTOR;
 
 /// How many CONTINUATION frames a header block may have. Empty ones cost a client nothing, and the list never has to
 /// end (CVE-2024-27316 and its relatives).
 const MAX_CONTINUATIONS: u32 = 64;
-
-/// How much larger than its fields a header block may be on the wire: the longest Huffman codes have 30 bits for a
-/// byte.
-const BLOCK_FACTOR: usize = 4;
-
-/// How many fields of a request are examined beyond `max_headers`, for Cookie fields, which HTTP/2 may split.
-const MORE_FIELDS: usize = 1000;
 
 /// The limits of a connection, from the server at which its requests begin.
 pub(super) struct Http2Limits {
@@ -64,33 +56,5 @@ pub(super) fn reader_limits(site: &HttpSite, client: &HttpClient) -> ReaderLimit
             .max(ReaderLimits::default().max_block),
         max_continuations: MAX_CONTINUATIONS,
         takes_pushes: false,
-    }
-}
-
-/// What the head of a request may be.
-pub(super) fn request_limits(core: &ServerConf) -> RequestLimits {
-    RequestLimits {
-        underscores_in_headers: match core.underscores_in_headers {
-            true => UnderscorePolicy::Allowed,
-            false => UnderscorePolicy::Invalid,
-        },
-        invalid_headers: match core.ignore_invalid_headers {
-            true => InvalidHeaders::Ignored,
-            false => InvalidHeaders::Kept,
-        },
-        max_headers: core.max_headers as usize,
-        max_text: core.large_buffer_size as usize,
-        max_texts: (core.large_buffers * core.large_buffer_size) as usize,
-    }
-}
-
-/// The limits of the decompressor. nginx counts only names and values, and no Cookie fields; the overhead of the fields
-/// themselves is bounded here, too.
-pub(super) fn list_limits(core: &ServerConf) -> ListLimits {
-    let texts = (core.large_buffers * core.large_buffer_size) as usize;
-    let fields = (core.max_headers as usize).saturating_add(MORE_FIELDS);
-    ListLimits {
-        max_size: texts.saturating_add(MORE_FIELDS * proto::h2::hpack::ENTRY_OVERHEAD),
-        max_fields: fields,
     }
 }

@@ -13,10 +13,10 @@
 //!      └── Http2Link::output ◀┴──────────────────────────────────────┘
 //! ```
 //!
-//! Everything that a client can make the server do cheaply has a price, and its account is bounded: see [`budget`].
+//! Everything that a client can make the server do cheaply has a price, and its account is bounded: see
+//! [`crate::client_budget`].
 
 mod body;
-mod budget;
 mod connection;
 mod connection_link;
 mod events;

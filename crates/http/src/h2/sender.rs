@@ -12,15 +12,16 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use proto::h2::frame::{self, FrameHead, HEAD_LENGTH, flag, kind};
 
-use super::budget::SMALL_WINDOW;
 use super::connection_link::ConnectionOutput;
-use super::head::{self, ResponseLength};
+use super::head;
 use super::stream::Http2Stream;
+use crate::client_budget::SMALL_WINDOW;
 use crate::client_stream::ClientStream;
 use crate::ledger::LedgerPhase;
 use crate::limit_rate::{RateLimit, is_paced};
 use crate::request::Request;
 use crate::response_body::{BodyChunk, BodyError, FileRange, ResponseBody};
+use crate::response_section::{ResponseLength, may_have_trailers, response_length};
 use crate::response_send::{ResponseSendError, aio_pool, file_error, is_undecided};
 
 /// Up to this size content is sent together with the head, without a future of its own, in bytes.
@@ -38,7 +39,7 @@ pub(super) fn send_at_once(request: &mut Request, stream: &Rc<Http2Stream>) -> O
     {
         return None;
     }
-    let length = match head::response_length(request) {
+    let length = match response_length(request) {
         ResponseLength::None | ResponseLength::Length(0) => {
             request.times.bytes_sent += head::write_head(request, stream, true) as u64;
             request.out.body = ResponseBody::Empty;
@@ -93,11 +94,6 @@ pub(super) fn send_at_once(request: &mut Request, stream: &Rc<Http2Stream>) -> O
     Some(())
 }
 
-/// Whether trailers may follow that are not known yet.
-fn may_have_trailers(request: &Request) -> bool {
-    matches!(&request.out.body, ResponseBody::Stream(source) if source.may_have_trailers())
-}
-
 /// The largest DATA frame of a response, in bytes, as far as the client accepts it (`http2_chunk_size`).
 fn frame_size(request: &Request) -> usize {
     let core = &request.site.location(request.location).core;
@@ -132,7 +128,7 @@ impl<'a> Http2Sender<'a> {
 
     /// Sends head, content and trailers.
     pub(super) async fn send(&mut self, request: &mut Request) -> Result<(), ResponseSendError> {
-        let content = head::response_length(request);
+        let content = response_length(request);
         self.left = match content {
             ResponseLength::None => Some(0),
             ResponseLength::Length(length) => Some(length),

@@ -20,12 +20,12 @@ use std::task::{Context, Poll, Waker};
 
 use proto::fields::Fields;
 use proto::h2::frame::{self, HeadersFrame};
-use proto::h2::hpack::FieldSecrecy;
 use proto::h2::{ErrorCode, FlowControlWindow, ResponsePriority};
 
 use super::connection_link::{ClosedHttp2Stream, Http2Link, Http2StreamEnd, OUTPUT_FULL, register};
 use crate::byte_stream::ByteStream;
 use crate::client_stream::ClientStream;
+use crate::stream_request::length_fault;
 
 /// How much a stream may append at a time, in bytes: together with the bound on the output it bounds the memory of the
 /// connection, and it is the grain in which streams take turns.
@@ -219,18 +219,10 @@ impl Http2Stream {
         self.announced.set(Some(length));
     }
 
-    /// What is wrong about the amount of content, if anything: RFC 9113, section 8.1.1, makes a request malformed whose
-    /// DATA frames do not add up to its `Content-Length`.
+    /// What is wrong about the amount of content, if anything.
     pub(super) fn length_fault(&self) -> Option<String> {
         let (announced, received) = (self.announced.get()?, self.received.get());
-        if received > announced {
-            return Some("client intended to send body data larger than declared".to_owned());
-        }
-        (self.has_all_input() && received < announced).then(|| {
-            format!(
-                "client prematurely closed stream: only {received} out of {announced} bytes of request body received"
-            )
-        })
+        length_fault(announced, received, self.has_all_input())
     }
 
     /// Appends content to `out`; `Ok(true)` at its end.
@@ -495,11 +487,7 @@ impl ClientStream for Http2Stream {
         }
         self.write_headers(false, |encoder, out| {
             encoder.status(status, out);
-            for (known, name, value) in fields.iter_known() {
-                if super::head::may_be_sent(known, name) {
-                    encoder.field(known, name, value, FieldSecrecy::Open, out);
-                }
-            }
+            super::head::write_fields(fields, encoder, out);
         });
     }
 }

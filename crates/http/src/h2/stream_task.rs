@@ -1,13 +1,10 @@
 //! The task of a stream: what HTTP/2 does in the life of its request ([`crate::lifecycle`]).
 
-use std::borrow::Cow;
 use std::rc::Rc;
 
-use bstr::BStr;
-use host::error_log::LogLevel;
 use proto::KnownField;
 use proto::h2::{ErrorCode, MalformedRequest};
-use proto::message::{Method, RejectKind, RejectedHead};
+use proto::message::RejectedHead;
 
 use super::body::Http2BodyInput;
 use super::sender::{self, Http2Sender};
@@ -18,31 +15,17 @@ use crate::lifecycle::{self, RequestCarrier, RequestRefusal};
 use crate::request::Request;
 use crate::response_body::ResponseBody;
 use crate::response_send::ResponseSendError;
+use crate::stream_request::{
+    ConnectProtocol, StreamHeadFacts, announced_length, debug_head, misdirected, refusal_of,
+    refuse_websocket,
+};
 
 /// What the task of a stream starts from.
 pub(super) struct StreamStart {
     /// The request, of which only the head has been filled in.
     pub(super) request: Box<Request>,
     pub(super) verdict: Result<(), MalformedRequest>,
-    pub(super) about: Http2HeadFacts,
-}
-
-/// What the connection knows of the request beyond its head.
-pub(super) struct Http2HeadFacts {
-    pub(super) protocol: ConnectProtocol,
-    /// The head did not end the client's side: content may follow.
-    pub(super) has_content: bool,
-    /// Names of invalid fields that were ignored (`ignore_invalid_headers`), to be logged once the request can log.
-    pub(super) ignored: Vec<Vec<u8>>,
-}
-
-/// What the client wants to speak on the stream after its request (RFC 8441).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ConnectProtocol {
-    /// Only HTTP.
-    None,
-    WebSocket,
-    Unknown,
+    pub(super) about: StreamHeadFacts,
 }
 
 /// Closes the stream however its task ends: a panic or an abort must not leave it open for the client.
@@ -52,7 +35,7 @@ impl Drop for OpenStream {
     fn drop(&mut self) {
         let link = &self.0.link;
         link.has_ended_tasks.set(true);
-        // Only a request that ran to its end earns the client credit: see [`super::budget`].
+        // Only a request that ran to its end earns the client credit: see [`crate::client_budget`].
         if !self.0.is_gone() {
             link.served.set(link.served.get() + 1);
             link.completed.set(link.completed.get().saturating_add(1));
@@ -73,7 +56,7 @@ pub(super) async fn serve_stream(stream: Rc<Http2Stream>, start: StreamStart) {
     lifecycle::start_request(&link.http, &mut request, link.client.first_server());
     request.stream = Rc::clone(&stream) as Rc<dyn ClientStream>;
     if host::error_log::debug_is_on() {
-        debug_head(&request);
+        debug_head(&request, "http2");
     }
     // A malformed request is served nonetheless: it gets a response with its error page, as from nginx, and then the
     // reset.
@@ -94,14 +77,10 @@ pub(super) async fn serve_stream(stream: Rc<Http2Stream>, start: StreamStart) {
     stream.link.keep_spare_request(request);
 }
 
-fn refusal_of(malformed: MalformedRequest) -> RequestRefusal {
-    RequestRefusal::Protocol(malformed.status, Cow::Owned(malformed.line))
-}
-
 /// The part of one stream in the life of its request.
 struct StreamCarrier<'a> {
     stream: &'a Rc<Http2Stream>,
-    about: Http2HeadFacts,
+    about: StreamHeadFacts,
     /// `Content-Length`, if the client sent it.
     announced: Option<u64>,
     /// The request breaks a rule of RFC 9113, section 8.1.1: after the response its stream is reset.
@@ -111,16 +90,8 @@ struct StreamCarrier<'a> {
 impl StreamCarrier<'_> {
     /// Notes `Content-Length`, and compares it with what is already known of the content.
     fn take_length(&mut self, request: &Request) -> Result<(), RequestRefusal> {
-        let Some(value) = request
-            .head
-            .wire
-            .fields
-            .get_known(KnownField::ContentLength)
-        else {
+        let Some(length) = announced_length(request)? else {
             return Ok(());
-        };
-        let Some(length) = proto::message::parse_length(value) else {
-            return Err(RejectedHead::new(RejectKind::InvalidContentLength).into());
         };
         self.stream.announce_length(length);
         // The client has ended the stream without content: the sum of its DATA frames cannot equal the length any more
@@ -154,34 +125,14 @@ impl RequestCarrier for StreamCarrier<'_> {
 
     fn check_head(&mut self, request: &mut Request) -> Result<(), RequestRefusal> {
         // The connection was opened to the server that TLS named. A request on it may name another server, for which
-        // `http2` is off: 421 lets the client open a connection of its own for it (RFC 9110, section 15.5.20).
+        // `http2` is off.
         let speaks = request.site.server(request.server).core.http2.on;
         if !speaks && !request.client.endpoint.borrow().http2 {
-            let why = b"client attempted to request the server name for which the negotiated protocol is disabled";
-            return Err(RequestRefusal::Protocol(421, why.into()));
+            return Err(misdirected());
         }
-        for name in &self.about.ignored {
-            request.log(
-                LogLevel::Info,
-                format_args!(
-                    "client sent invalid header: \"{}\" while reading client request headers",
-                    BStr::new(name)
-                ),
-            );
-        }
+        self.about.log_ignored(request);
         self.take_length(request)?;
-        match (request.method, self.about.protocol) {
-            (_, ConnectProtocol::Unknown) => {
-                let why = b"client sent unknown :protocol header";
-                Err(RequestRefusal::Protocol(501, why.into()))
-            }
-            // Only the extended CONNECT of RFC 8441 is supported; this would be a tunnel through the server.
-            (Method::Connect, ConnectProtocol::None) => {
-                Err(RejectedHead::new(RejectKind::ConnectNotAllowed).into())
-            }
-            (Method::Trace, _) => Err(RejectedHead::new(RejectKind::TraceNotAllowed).into()),
-            _ => Ok(()),
-        }
+        self.about.check_method(request)
     }
 
     fn attach_content(&mut self, request: &mut Request) {
@@ -223,16 +174,7 @@ impl RequestCarrier for StreamCarrier<'_> {
             request.out.body = ResponseBody::Empty;
             return Err(ResponseSendError::ClientLeft);
         }
-        // No handler switched protocols.
-        if is_refused_websocket(request) {
-            request.log(
-                LogLevel::Info,
-                format_args!("client sent CONNECT for a WebSocket where none is configured"),
-            );
-            request.out.status = 501;
-            request.out.content_length = None;
-            request.out.body = ResponseBody::Empty;
-        }
+        refuse_websocket(request);
         request.times.responded = Some(rt::now());
         match sender::send_at_once(request, self.stream) {
             Some(()) => Ok(()),
@@ -266,26 +208,4 @@ impl RequestCarrier for StreamCarrier<'_> {
     fn closing_words((): &()) -> &'static str {
         "http close request"
     }
-}
-
-fn debug_head(request: &Request) {
-    let wire = &request.head.wire;
-    request.debug(format_args!(
-        "http2 request line: \"{}\"",
-        BStr::new(wire.request_line())
-    ));
-    for (name, value) in wire.fields.iter() {
-        request.debug(format_args!(
-            "http2 header: \"{}: {}\"",
-            BStr::new(name),
-            BStr::new(value)
-        ));
-    }
-}
-
-/// Whether the client asked for a WebSocket (RFC 8441) and would take this answer, an ordinary page, for an open one.
-fn is_refused_websocket(request: &Request) -> bool {
-    // An HTTP/2 client cannot send this field (RFC 9113, section 8.2.2): we added it in place of `:protocol`.
-    let asked = request.head.wire.fields.has(KnownField::Upgrade);
-    asked && !request.delivery.is_upgraded() && (200..300).contains(&request.out.status)
 }

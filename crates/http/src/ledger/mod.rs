@@ -188,6 +188,8 @@ pub struct RequestLedger {
     pub cache: Option<Arc<CacheZone>>,
     /// How the last upstream server was reached.
     pub connection: Option<ConnectionUse>,
+    /// The observer has counted it as being under way.
+    pub is_counted: bool,
     /// `None` until time has passed in some phase.
     spent: Option<Box<PhaseTimes>>,
 }
@@ -207,6 +209,7 @@ impl RequestLedger {
             tier: None,
             cache: None,
             connection: None,
+            is_counted: false,
             spent: None,
         }
     }
@@ -241,6 +244,24 @@ impl RequestLedger {
     pub(crate) fn began_earlier(&mut self, phase: LedgerPhase, by: Duration) {
         self.began = self.began.checked_sub(by).unwrap_or(self.began);
         self.spent.get_or_insert_default()[phase as usize] += micros(by);
+    }
+
+    /// When the request began.
+    pub fn began(&self) -> Instant {
+        self.began
+    }
+
+    /// Shows the columns that are not empty to `show`, by their names. Most requests have none.
+    #[inline]
+    pub fn each_column(&self, mut show: impl FnMut(&'static str, Duration)) {
+        let Some(spent) = self.spent.as_deref() else {
+            return;
+        };
+        for (micros, (name, _)) in spent.iter().zip(NAMES) {
+            if *micros > 0 {
+                show(name, Duration::from_micros(*micros));
+            }
+        }
     }
 
     /// From the beginning until the response had been sent, or until now.

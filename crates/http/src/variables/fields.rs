@@ -200,7 +200,8 @@ fn sent_connection(request: &mut Request, out: &mut Vec<u8>) -> bool {
 
 /// Whether the request ended without a response, and nothing but that ends its connection.
 fn is_cut_off_kept(request: &Request) -> bool {
-    request.delivery.is_silent() && request.head.wire.wants_keep_alive()
+    let is_kept = !request.core().keepalive_timeout.is_zero();
+    request.delivery.is_silent() && is_kept && request.head.wire.wants_keep_alive()
 }
 
 /// The parameter of `keepalive_timeout`, unless the connection is being closed.

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use bstr::BString;
 use conf::Variable;
 use host::error_log::LogLevel;
+use net::tls::TlsSession;
 
 use super::{number, optional, port, text};
 use crate::request::{Request, RequestUri};
@@ -52,12 +53,17 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     Variable::new(
         "server_protocol",
         server_protocol,
-        "The protocol: `HTTP/1.0`, `HTTP/1.1`, `HTTP/2.0`.",
+        "The protocol: `HTTP/1.0`, `HTTP/1.1`, `HTTP/2.0`, `HTTP/3.0`.",
     ),
     Variable::new(
         "http2",
         http2,
         "`h2` for HTTP/2 over TLS, `h2c` for HTTP/2 without TLS, otherwise empty.",
+    ),
+    Variable::new(
+        "http3",
+        http3,
+        "`h3` for HTTP/3, `hq` for HTTP/0.9 over QUIC, otherwise empty.",
     ),
     Variable::new(
         "scheme",
@@ -168,6 +174,15 @@ fn server_protocol(request: &mut Request, out: &mut Vec<u8>) -> bool {
 fn http2(request: &mut Request, out: &mut Vec<u8>) -> bool {
     request.head.wire.version == proto::message::MessageVersion::HTTP_2
         && text(if request.is_tls() { "h2" } else { "h2c" }, out)
+}
+
+/// No value for other protocols. Neither name is ever agreed on over TCP.
+fn http3(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    match request.client.tls().and_then(TlsSession::alpn).as_deref() {
+        Some(b"h3") => text("h3", out),
+        Some(b"hq-interop") => text("hq", out),
+        Some(_) | None => false,
+    }
 }
 
 fn args(request: &mut Request, out: &mut Vec<u8>) -> bool {

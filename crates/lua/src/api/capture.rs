@@ -25,7 +25,10 @@ use crate::operation::{ResumeValues, YieldOperation};
 use crate::scope::{self, RunScope};
 use crate::vm::PerRequestVm;
 
-pub(super) const CORE: NativeTable = &[("capture", capture)];
+pub(super) const CORE: NativeTable = &[
+    ("capture", capture),
+    ("need_request_control", need_request_control),
+];
 
 /// The largest response body in bytes. A longer one is cut, and marked as truncated.
 const MAX_RESPONSE: usize = 128 << 20;
@@ -54,6 +57,12 @@ struct CaptureRequest {
     variables: Vec<(Vec<u8>, Vec<u8>)>,
     /// `headers`: request headers that replace the parent's.
     fields: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Raises the error for a phase in which there are no subrequests: it comes before those of arguments.
+fn need_request_control(_: &LuaStack) -> CallResult {
+    super::called::need_request_control()?;
+    super::NONE
 }
 
 /// Takes a list of subrequests, waits for all, returns their responses in order.
@@ -322,6 +331,16 @@ async fn run_one(mut request: Box<Request>) -> LuaValue {
     ])
 }
 
+/// A length as a number; anything else as it is.
+fn number_of(value: Vec<u8>) -> LuaValue {
+    let number = std::str::from_utf8(&value)
+        .ok()
+        .and_then(|text| text.parse::<u64>().ok());
+    number.map_or(LuaValue::Bytes(value), |number| {
+        LuaValue::Number(number as f64)
+    })
+}
+
 /// Whether the request ended with a status, without a response of any handler.
 fn is_bare(request: &Request) -> bool {
     let out = &request.out;
@@ -394,6 +413,8 @@ fn header_table(request: &Request) -> Vec<(LuaValue, LuaValue)> {
         .into_iter()
         .map(|(name, mut values)| {
             let value = match values.len() {
+                // The only header that lua-nginx-module tells as a number.
+                1 if name.eq_ignore_ascii_case(b"Content-Length") => number_of(values.remove(0)),
                 1 => LuaValue::Bytes(values.remove(0)),
                 _ => LuaValue::Table(
                     values

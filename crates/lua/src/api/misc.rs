@@ -302,8 +302,9 @@ fn sleep(stack: &LuaStack) -> CallResult {
 
 /// `ngx.on_abort(function)`: runs the function in a light thread when the client disconnects.
 fn on_abort(stack: &LuaStack) -> CallResult {
-    if stack.type_at(1) != LuaType::Function {
-        return bad(stack, 1, "Lua function expected");
+    if scope::with(|scope| scope.on_abort.borrow().is_some())? {
+        // One handler per request, as documented.
+        return super::called::answer(stack, LuaValue::failure("duplicate call"));
     }
     let checks = match scope::serves_session() {
         true => scope::with_session(|session| session.conf::<StreamScripts>().check_client_abort)?,
@@ -313,13 +314,12 @@ fn on_abort(stack: &LuaStack) -> CallResult {
         let message = "lua_check_client_abort is off";
         return super::called::answer(stack, LuaValue::failure(message));
     }
+    if stack.type_at(1) != LuaType::Function {
+        return bad(stack, 1, "Lua function expected");
+    }
     scope::with(|scope| {
         if !scope.kind.may_send_output() {
             return fail(scope.kind.refusal());
-        }
-        // One handler per request, as documented.
-        if scope.on_abort.borrow().is_some() {
-            return super::called::answer(stack, LuaValue::failure("duplicate call"));
         }
         stack.push_copy(1);
         let function = Rc::new(RegistryRef::take(&scope.vm.state, stack));

@@ -147,7 +147,17 @@ fn append_array(
 /// `ngx.flush(wait)`. It waits until the output has been sent even if the script does not ask for
 /// that.
 fn flush(stack: &LuaStack) -> CallResult {
-    let waits = stack.boolean(1);
+    let given = stack.top();
+    if given > 1 {
+        return fail(format!(
+            "attempt to pass {given} arguments, but accepted 0 or 1"
+        ));
+    }
+    // Whether to wait: it is checked, and waits in any case.
+    if given == 1 && stack.type_at(1) != LuaType::Boolean && !is_in_subrequest() {
+        let why = format!("boolean expected, got {}", stack.type_at(1).name());
+        return super::arguments::bad(stack, 1, &why);
+    }
     scope::with(|scope| {
         if !scope.kind.may_send_output() {
             return fail(scope.kind.refusal());
@@ -164,10 +174,15 @@ fn flush(stack: &LuaStack) -> CallResult {
         if buffering::may_buffer(scope.output.borrow().len()) && is_gathered() {
             return answer(stack, LuaValue::failure("buffering"));
         }
-        let _ = waits;
         *scope.pending_operation.borrow_mut() = Some(YieldOperation::Flush);
         Ok(NativeReturn::Wait)
     })?
+}
+
+/// Whether the script is one of a subrequest, which `ngx.flush` does not ask for its argument.
+fn is_in_subrequest() -> bool {
+    !scope::serves_session()
+        && scope::with_request(|request| request.is_subrequest()).unwrap_or(false)
 }
 
 /// Whether the response is buffered until the script has ended (`lua_http10_buffering`).

@@ -157,6 +157,9 @@ local function raise_or_return(ok, ...)
 end
 
 function coroutine.wrap(f)
+    if type(f) ~= "function" then
+        error("bad argument #1 to '?' (Lua function expected)", 2)
+    end
     local co = create(f)
     return function(...)
         return raise_or_return(resume_own(co, ...))
@@ -309,7 +312,10 @@ local function header_table(get)
         if not raw then
             setmetatable(headers, lookups)
         end
-        return headers, err
+        if err then
+            return headers, err
+        end
+        return headers
     end
 end
 ngx.req.get_headers = header_table(core.req_get_headers)
@@ -345,14 +351,19 @@ local function flat(table)
     return list
 end
 
-local function request_of(uri, options)
-    if type(uri) ~= "string" then
-        error("string expected as the URI of a subrequest, got " .. type(uri), 3)
+local function request_of(at, uri, options)
+    if uri == nil then
+        error("query argument " .. at .. " expecting one or two arguments", 3)
+    end
+    if options ~= nil and type(options) ~= "table" then
+        error("expecting table as the 2nd argument for subrequest " .. at .. ", but got " .. type(options), 3)
+    end
+    if type(uri) == "number" then
+        uri = tostring(uri)
+    elseif type(uri) ~= "string" then
+        error("bad argument #3 to '?' (string expected, got " .. type(uri) .. ")", 3)
     end
     options = options or {}
-    if type(options) ~= "table" then
-        error("table expected as the options of a subrequest", 3)
-    end
     local args = options.args
     if type(args) == "table" then
         args = ngx.encode_args(args)
@@ -400,14 +411,20 @@ local function with_lookups(response, ...)
 end
 
 ngx.location = {}
-function ngx.location.capture(uri, options)
-    return with_lookups(core.capture({ request_of(uri, options) }))
+function ngx.location.capture(...)
+    local given = select("#", ...)
+    if given ~= 1 and given ~= 2 then
+        error("expecting one or two arguments", 2)
+    end
+    core.need_request_control()
+    return with_lookups(core.capture({ request_of(0, ...) }))
 end
 
 function ngx.location.capture_multi(list)
+    core.need_request_control()
     local wanted = {}
     for n, one in ipairs(list) do
-        wanted[n] = request_of(one[1], one[2])
+        wanted[n] = request_of(n - 1, one[1], one[2])
     end
     if #wanted == 0 then
         return
@@ -416,11 +433,12 @@ function ngx.location.capture_multi(list)
 end
 
 -- `ngx.exec`, `ngx.req.set_uri`
-function ngx.exec(uri, args, ...)
-    local more = select("#", ...)
-    if more > 0 then
-        error("expecting one or two arguments, but got " .. more + 2, 2)
+function ngx.exec(...)
+    local given = select("#", ...)
+    if given ~= 1 and given ~= 2 then
+        error("expecting one or two arguments, but got " .. given, 2)
     end
+    local uri, args = ...
     if type(args) == "table" then
         args = ngx.encode_args(args)
     end
@@ -428,15 +446,29 @@ function ngx.exec(uri, args, ...)
 end
 
 -- `ngx.timer`
-function ngx.timer.at(delay, callback, ...)
-    return core.timer(delay, false, callback, ...)
+local function need_callback(given)
+    if given < 2 then
+        error("expecting at least 2 arguments but got " .. given, 3)
+    end
 end
 
-function ngx.timer.every(delay, callback, ...)
+function ngx.timer.at(...)
+    need_callback(select("#", ...))
+    local delay = ...
+    return core.timer(delay, false, select(2, ...))
+end
+
+function ngx.timer.every(...)
+    need_callback(select("#", ...))
+    local delay = ...
+    if type(delay) ~= "number" and type(delay) ~= "string" then
+        return core.timer(delay, true, select(2, ...))
+    end
+    delay = tonumber(delay)
     if not delay or delay <= 0 then
         error("delay cannot be " .. (delay == 0 and "zero" or "negative"), 2)
     end
-    return core.timer(delay, true, callback, ...)
+    return core.timer(delay, true, select(2, ...))
 end
 
 -- Modules that are part of the server, so that no C library is needed for them.

@@ -295,6 +295,11 @@ pub(super) fn fields<'a>(
 fn set_header(stack: &LuaStack) -> CallResult {
     let name = field_name(bytes(stack, 1)?);
     let value = optional_text(stack, 2)?.map(|value| field_value(&value));
+    let is_length = name.eq_ignore_ascii_case(b"Content-Length");
+    let is_number = |value: &Vec<u8>| value.iter().all(u8::is_ascii_digit);
+    if is_length && !value.as_ref().is_none_or(is_number) {
+        return fail("failed to set header");
+    }
     change_fields(&name, |fields| match &value {
         Some(value) => fields.set(&name, value),
         None => {

@@ -96,14 +96,14 @@ struct BuilderFile {
 /// `ngx.req.init_body(buffer_size)`, by default `client_body_buffer_size`.
 pub(super) fn init_body(stack: &LuaStack) -> CallResult {
     count(stack, 0..=1, "0 or 1 argument")?;
+    if !scope::with_request(was_read)? {
+        return fail("request body not read yet");
+    }
     let size = match stack.top() {
         1 => Some(as_int(number(stack, 1)?)),
         _ => None,
     };
     scope::with_request(|request| {
-        if !was_read(request) {
-            return fail("request body not read yet");
-        }
         let buffer_size = match size.map(|size| (size, usize::try_from(size))) {
             None => request.core().client_body_buffer_size as usize,
             Some((_, Ok(size))) => size,

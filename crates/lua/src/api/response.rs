@@ -117,12 +117,20 @@ fn header_index(stack: &LuaStack) -> CallResult {
     })?
 }
 
+/// Whether the header has been sent, or is about to be: when a filter of the body runs, nothing of it changes any more.
+fn is_head_gone() -> Result<bool, LuaError> {
+    use crate::chunk::ScriptKind as Script;
+    scope::with(|scope| {
+        scope.head_sent.get() || matches!(scope.kind, Script::BodyFilter | Script::Log)
+    })
+}
+
 /// `ngx.header[name] = value`.
 fn header_new_index(stack: &LuaStack) -> CallResult {
     let name = stack.tostring(2);
     let values = values(stack, 3)?;
     // An error in the log, and none in the script, as in lua-nginx-module.
-    if scope::with(|scope| scope.head_sent.get())? {
+    if is_head_gone()? {
         let message = format!(
             "attempt to set ngx.header.{} after sending out response headers",
             name.as_bstr()
@@ -139,7 +147,7 @@ fn header_new_index(stack: &LuaStack) -> CallResult {
                 .to_str()
                 .map_or(true, |text| text.parse::<u64>().is_err())
         {
-            return fail(format!("failed to set header \"{}\"", name.as_bstr()));
+            return fail("failed to set header");
         }
         set_response_field(request, &name, &values);
         super::NONE
@@ -367,7 +375,6 @@ fn redirect(stack: &LuaStack) -> CallResult {
     if !(1..=2).contains(&stack.top()) {
         return fail("expecting one or two arguments");
     }
-    super::called::need_request_control()?;
     let target = text(stack, 1)?;
     let status = optional_number(stack, 2)?.map_or(302, |n| n as i32);
     if !matches!(status, 301 | 302 | 303 | 307 | 308) {
@@ -376,6 +383,7 @@ fn redirect(stack: &LuaStack) -> CallResult {
              ngx.HTTP_SEE_OTHER, and ngx.HTTP_TEMPORARY_REDIRECT are allowed",
         );
     }
+    super::called::need_request_control()?;
     super::output::need_no_captures()?;
     if scope::with(|scope| scope.head_sent.get())? {
         return fail("attempt to call ngx.redirect after sending out the headers");

@@ -496,6 +496,10 @@ fn flush_all(stack: &LuaStack) -> CallResult {
 
 /// `dict:flush_expired(max)`: how many were removed.
 fn flush_expired(stack: &LuaStack) -> CallResult {
+    let given = stack.top();
+    if !(1..=2).contains(&given) {
+        return fail(format!("expecting 1 or 2 argument(s), but saw {given}"));
+    }
     let dictionary = dictionary(stack)?;
     let max = match stack.top() {
         1 => usize::MAX,
@@ -508,6 +512,10 @@ fn flush_expired(stack: &LuaStack) -> CallResult {
 
 /// `dict:get_keys(max)`: 1024 by default. It holds the lock over all entries.
 fn get_keys(stack: &LuaStack) -> CallResult {
+    let given = stack.top();
+    if !(1..=2).contains(&given) {
+        return fail(format!("expecting 1 or 2 argument(s), but saw {given}"));
+    }
     let dictionary = dictionary(stack)?;
     let max = match stack.top() {
         1 => 1024,

@@ -208,6 +208,16 @@ function ngx.req.get_uri_args(max, result)
 end
 ngx.req.get_query_args = ngx.req.get_uri_args
 
+-- The number of a phase. The request that lua-resty-core's takes is the current one.
+local phases = {
+    set = 0x1, rewrite = 0x2, access = 0x4, content = 0x8, log = 0x10, header_filter = 0x20, body_filter = 0x40, timer = 0x80,
+    init_worker = 0x100, balancer = 0x200, ssl_cert = 0x400, ssl_session_store = 0x800, ssl_session_fetch = 0x1000,
+    exit_worker = 0x2000, ssl_client_hello = 0x4000, server_rewrite = 0x8000, precontent = 0x20000,
+}
+function ngx.get_raw_phase()
+    return phases[ngx.get_phase()]
+end
+
 -- Modules of lua-resty-core.
 module("ngx.req", {
     version = version,

@@ -31,7 +31,7 @@ fn timer(stack: &LuaStack) -> CallResult {
     let delay = number(stack, 1)?;
     let repeats = stack.boolean(2);
     if stack.type_at(3) != LuaType::Function {
-        return fail("bad argument #2 (function expected)");
+        return fail("bad argument #2 to '?' (Lua function expected)");
     }
     let Some(delay) = super::misc::duration(delay) else {
         return fail("delay cannot be negative");

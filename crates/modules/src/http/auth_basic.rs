@@ -16,13 +16,16 @@
 //! reading it, and comparing with a slow hash, happens on other threads.
 //!
 //! A password is hashed and compared even if the name is not in the file, so that the response time
-//! does not reveal which names exist.
+//! does not reveal which names exist. How many are compared at a time, and `auth_basic_cache`, is in [`verification`].
+
+mod verification;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::BuildHasher as _;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
@@ -31,14 +34,15 @@ use base::ErrnoText;
 use base::lru::Lru;
 use bstr::{BStr, BString, ByteSlice};
 use conf::{
-    Arity, Directive, DirectiveTable, Expression, HTTP_SERVER_LOCATION_EXCEPT, RepeatRule, Setter,
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression,
+    HTTP_SERVER_LOCATION_EXCEPT, RepeatRule, Setter, parse,
 };
 use host::error_log::LogLevel;
 use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
 use proto::message::Method;
 use rt::file::FileMetadata;
-use rt::pool::PoolHandle;
 
+use self::verification::{AttemptOutcome, PasswordAttempt, ProofMemory};
 use crate::shared::password::PasswordHash;
 
 pub(crate) static MODULE: HttpModule = HttpModule {
@@ -83,13 +87,57 @@ static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[
             Ok(())
         }),
     },
+    Directive {
+        // nginx has nothing like it.
+        name: "auth_basic_cache",
+        syntax: "off | interval [entries=number]",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION_EXCEPT,
+        since: "0.3",
+        doc: "How long a password that was right is not compared with its slow hash again: for the same user, the same \
+              entry and the same version of the file. At most `entries` (1024) proofs are remembered for a file, as keyed \
+              hashes in memory; they are forgotten when the file changes and when the server ends. Whoever reads that \
+              memory can try passwords fast, which slow hashes prevent otherwise.",
+        set: Setter::Custom(Arity::between(1, 2), RepeatRule::Once, read_cache),
+    },
 ]);
+
+/// Reads an `auth_basic_cache` line.
+fn read_cache(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
+    if line.text(0) == "off" && line.args().len() == 1 {
+        conf.memory = None;
+        return Ok(());
+    }
+    let interval = line.seconds(0)?;
+    if interval.is_zero() {
+        return Err(line.directive_error_at(0, "must be at least a second, or off"));
+    }
+    let mut entries = PROOFS_KEPT;
+    if line.args().len() > 1 {
+        let Some(value) = parse::parameter(line.text(1), "entries") else {
+            return Err(line.invalid_parameter(1));
+        };
+        let number = base::text::decimal(value).and_then(|number| usize::try_from(number).ok());
+        let number = number.filter(|number| (1..=MOST_PROOFS).contains(number));
+        entries = number.ok_or_else(|| {
+            line.invalid_value(1)
+                .note(format!("a number from 1 to {MOST_PROOFS}"))
+        })?;
+    }
+    conf.memory = Some(ProofMemory { interval, entries });
+    Ok(())
+}
+
+/// How many proofs are remembered for a file if the line does not say, and at most.
+const PROOFS_KEPT: usize = 1024;
+const MOST_PROOFS: usize = 1_000_000;
 
 /// The realm and the file of a location.
 #[derive(Clone, Debug, Default)]
 struct Conf {
     realm: Expression,
     user_file: Option<UserFile>,
+    memory: Option<ProofMemory>,
 }
 
 /// `auth_basic_user_file`.
@@ -105,13 +153,6 @@ const MAX_FILE: u64 = 64 << 20;
 
 /// How many password files each loop remembers.
 const FILES_KEPT: usize = 64;
-
-/// How many slow comparisons may be queued. Beyond that, requests wait for a place in the queue.
-const COMPARISONS_QUEUED: usize = 1024;
-
-/// The pool for slow comparisons, separate from the file pool, which an attack on passwords would
-/// otherwise fill. The space in its name keeps it apart from names in `thread_pool`.
-const POOL: &str = "password hashes";
 
 /// The handler of the access phase.
 fn authenticate(request: &mut Request) -> HandlerStep<'_> {
@@ -140,10 +181,23 @@ fn authenticate(request: &mut Request) -> HandlerStep<'_> {
             Ok(users) => users,
             Err(error) => return file_error(request, &path, &error),
         };
+        let address = address_of(request);
+        let attempt = |hash| PasswordAttempt {
+            file: &path,
+            version: users.version,
+            name: name.as_bstr(),
+            password: password.as_bstr(),
+            hash,
+            address: &address,
+            memory: conf.memory,
+        };
         let Some(hash) = users.by_name.get(name.as_bstr()) else {
             if let Some(hash) = users.decoy_hash(name.as_bstr()) {
-                // The result does not matter, only that it takes as long as for an existing name.
-                verify(hash, password.as_bstr()).await;
+                // Whether it matches does not matter, only that it takes as long as for an existing name.
+                let outcome = verification::verify(&attempt(hash)).await;
+                if outcome == AttemptOutcome::Crowded {
+                    return refuse_attempt(request, name.as_bstr());
+                }
             }
             request.error(format_args!(
                 "user \"{name}\" was not found in \"{}\"",
@@ -159,12 +213,17 @@ fn authenticate(request: &mut Request) -> HandlerStep<'_> {
             );
             return challenge_client(request, realm.as_bstr());
         }
-        if verify(hash, password.as_bstr()).await {
-            request.user = Some(name);
-            return HandlerOutcome::Ok;
+        match verification::verify(&attempt(hash)).await {
+            AttemptOutcome::Matches => {
+                request.user = Some(name);
+                HandlerOutcome::Ok
+            }
+            AttemptOutcome::Differs => {
+                request.error(format_args!("user \"{name}\": password mismatch"));
+                challenge_client(request, realm.as_bstr())
+            }
+            AttemptOutcome::Crowded => refuse_attempt(request, name.as_bstr()),
         }
-        request.error(format_args!("user \"{name}\": password mismatch"));
-        challenge_client(request, realm.as_bstr())
     })
 }
 
@@ -197,25 +256,26 @@ fn file_error(request: &mut Request, path: &Path, error: &io::Error) -> HandlerO
     HandlerOutcome::Status(status)
 }
 
-/// Compares, on a thread of the pool if that is slow.
-async fn verify(hash: &Arc<PasswordHash>, password: &BStr) -> bool {
-    if !hash.is_slow() {
-        return hash.matches(password);
-    }
-    let (hash, password) = (Arc::clone(hash), password.to_owned());
-    pool().run(move || hash.matches(&password)).await
+/// The response to an attempt beyond those that may wait for this user or this address.
+fn refuse_attempt(request: &mut Request, name: &BStr) -> HandlerOutcome {
+    request.error(format_args!(
+        "user \"{name}\": too many passwords are being compared for this user or address"
+    ));
+    HandlerOutcome::Status(503)
 }
 
-/// The pool, created when it is first needed, with a thread per processor.
-fn pool() -> PoolHandle {
-    let processors = || std::thread::available_parallelism().map_or(1, usize::from);
-    rt::pool::get(POOL)
-        .unwrap_or_else(|| rt::pool::register(POOL, processors(), COMPARISONS_QUEUED))
+/// The client's address; of IPv6, the network of 64 bits that a client has to itself.
+fn address_of(request: &Request) -> Vec<u8> {
+    match request.remote.address.ip() {
+        Some(IpAddr::V4(address)) => address.octets().to_vec(),
+        Some(IpAddr::V6(address)) => address.octets()[..8].to_vec(),
+        None => Vec::new(),
+    }
 }
 
 /// The contents of a password file.
-#[derive(Default)]
 struct PasswordFile {
+    version: FileVersion,
     by_name: HashMap<BString, Arc<PasswordHash>>,
     /// The hashes that a password can match, in the order of the file.
     hashes: Vec<Arc<PasswordHash>>,
@@ -238,14 +298,8 @@ impl PasswordFile {
     }
 }
 
-/// A password file as it was read, and its version at that time.
-struct CachedPasswordFile {
-    version: FileVersion,
-    users: Rc<PasswordFile>,
-}
-
 /// What changes when a file is written or replaced, or when we lose access to it.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct FileVersion {
     /// Seconds and nanoseconds: a file can change twice within a second.
     modified: (i64, u32),
@@ -268,7 +322,7 @@ impl FileVersion {
 }
 
 rt::local! {
-    static FILES: RefCell<Lru<PathBuf, CachedPasswordFile>> = RefCell::new(Lru::new(FILES_KEPT));
+    static FILES: RefCell<Lru<PathBuf, Rc<PasswordFile>>> = RefCell::new(Lru::new(FILES_KEPT));
 }
 
 /// The current contents of a file, read only if its version has changed.
@@ -278,11 +332,12 @@ async fn load_users(path: &Path) -> io::Result<Rc<PasswordFile>> {
     let state = FileVersion::of(&metadata);
     let known = FILES.with_borrow_mut(|files| {
         let read = files.get(path)?;
-        (read.version == state).then(|| Rc::clone(&read.users))
+        (read.version == state).then(|| Rc::clone(read))
     });
     if let Some(users) = known {
         return Ok(users);
     }
+    verification::forget_former(path, state);
     if metadata.len > MAX_FILE {
         return Err(io::Error::other(
             "a password file must not exceed 64 megabytes",
@@ -295,22 +350,22 @@ async fn load_users(path: &Path) -> io::Result<Rc<PasswordFile>> {
             // with the new text, and the next request reads again.
             let text = std::fs::read(&owned);
             text.inspect_err(|error| rt::sandbox::note_refusal(&owned, error))
-                .map(|text| parse(&text))
+                .map(|text| parse_users(&text, state))
         })
         .await?;
     let users = Rc::new(users);
-    let read = CachedPasswordFile {
-        version: state,
-        users: Rc::clone(&users),
-    };
-    FILES.with_borrow_mut(|files| files.insert(path.to_owned(), read));
+    FILES.with_borrow_mut(|files| files.insert(path.to_owned(), Rc::clone(&users)));
     Ok(users)
 }
 
 /// Parses a password file. The first line of a name counts; comments and lines without a colon are
 /// skipped, as in nginx.
-fn parse(text: &[u8]) -> PasswordFile {
-    let mut users = PasswordFile::default();
+fn parse_users(text: &[u8], version: FileVersion) -> PasswordFile {
+    let mut users = PasswordFile {
+        version,
+        by_name: HashMap::new(),
+        hashes: Vec::new(),
+    };
     for line in text.lines() {
         // Files edited on Windows.
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -338,6 +393,10 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+
+    fn parse(text: &[u8]) -> PasswordFile {
+        parse_users(text, FileVersion::default())
+    }
 
     #[test]
     fn the_first_line_of_a_name_counts() {

@@ -26,6 +26,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     name: "brotli",
     doc: "Compresses responses with Brotli.",
     location: &DIRECTIVES,
+    identifies_content: true,
     filter: Some(compression_rows::compress::<BrotliEncoder>),
     enabled: compression_rows::is_on::<BrotliEncoder>,
     variables: &[Variable::new(
@@ -117,6 +118,10 @@ impl ResponseCoding for BrotliEncoder {
     /// An encoder for content of this length, if it is known.
     const NAME: &'static [u8] = b"br";
     type Own = BrotliSettings;
+
+    fn variant(conf: &CompressionConf<BrotliSettings>) -> u32 {
+        conf.own.window_bits
+    }
 
     fn start(
         conf: &CompressionConf<BrotliSettings>,

@@ -357,6 +357,7 @@ fn translate(request: &mut Request, map: Arc<CharsetMap>, direction: MapDirectio
     let out = &mut request.out;
     let length = out.length();
     let body = std::mem::take(&mut out.body);
+    out.identity = None;
     // If bytes map to bytes, the length stays right; otherwise it is unknown until the end.
     match map.keeps_length() {
         true => out.content_length = length,

@@ -30,6 +30,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     name: "gzip",
     doc: "Compresses responses with gzip.",
     location: &DIRECTIVES,
+    identifies_content: true,
     filter: Some(compression_rows::compress::<GzipEncoder>),
     enabled: compression_rows::is_on::<GzipEncoder>,
     variables: &[Variable::new(

@@ -134,6 +134,7 @@ struct AddedFields {
 #[derive(Clone, Debug)]
 struct AddedField {
     name: Box<[u8]>,
+    known: KnownField,
     kind: AddedFieldKind,
     value: Expression,
     /// Whether the field is added to errors as well.
@@ -198,6 +199,7 @@ impl AddedFields {
         let value = line.expression(1)?;
         self.own.push(AddedField {
             name: name.to_vec().into(),
+            known: KnownField::from_name(name),
             kind,
             value,
             always,
@@ -241,24 +243,40 @@ fn add_headers(request: &mut Request) -> FilterVerdict {
         // Errors should not be cached for that long, so `expires` does not apply to them.
         conf.expires.apply(request);
     }
+    // One buffer for all values.
+    let mut buffer = Vec::new();
     for added in conf
         .headers
         .all
         .iter()
         .filter(|added| usual || added.always)
     {
-        let value = request.value(&added.value);
+        let value = match added.value.constant() {
+            Some(text) => text,
+            None => {
+                buffer.clear();
+                buffer.reserve(VALUE_SIZE);
+                added.value.eval(request, &mut buffer);
+                buffer.as_bstr()
+            }
+        };
         match added.kind {
             AddedFieldKind::Etag => {
-                request.out.etag = Some(value).filter(|value| !value.is_empty())
+                request.out.etag = Some(value.to_owned()).filter(|value| !value.is_empty())
             }
-            AddedFieldKind::LastModified => set_last_modified(request, value.as_bstr()),
+            AddedFieldKind::LastModified => set_last_modified(request, value),
             AddedFieldKind::Plain if value.is_empty() => {}
-            AddedFieldKind::Plain => request.out.fields.push(&added.name, &value),
+            AddedFieldKind::Plain => {
+                let fields = &mut request.out.fields;
+                fields.push_spelled(added.known, &added.name, value);
+            }
         }
     }
     FilterVerdict::Pass
 }
+
+/// Room for the value of a field, in bytes: enough for most, so that the buffer does not grow step by step.
+const VALUE_SIZE: usize = 128;
 
 /// Sets `Last-Modified`. A valid date in the usual format becomes the response's modification time.
 /// Any other text is sent as it is, and the response then has no time that conditions and ranges

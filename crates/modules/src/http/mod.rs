@@ -3,6 +3,7 @@
 mod access;
 mod acme;
 mod addition;
+mod api;
 mod auth_basic;
 mod auth_request;
 mod autoindex;
@@ -12,6 +13,7 @@ mod cache_path;
 mod cache_purge;
 mod charset;
 mod client_scope;
+mod compressed_copies;
 mod dav;
 #[cfg(feature = "debug-stall")]
 mod debug_block;
@@ -30,6 +32,7 @@ mod headers;
 mod headers_more;
 mod health_check;
 mod index;
+mod keyval;
 mod limit_conn;
 mod limit_req;
 mod log;
@@ -39,6 +42,7 @@ mod memcached;
 mod mirror;
 mod mp4;
 mod not_modified;
+mod otel;
 mod prometheus;
 mod proxy;
 mod random_index;
@@ -72,6 +76,7 @@ pub static MODULES: &[&::http::HttpModule] = &[
     &ssl::MODULE,
     // Variables.
     &map::MODULE,
+    &keyval::MODULE,
     &browser::MODULE,
     &geo::MODULE,
     &geoip::MODULE,
@@ -83,6 +88,8 @@ pub static MODULES: &[&::http::HttpModule] = &[
     &upstream::MODULE,
     &cache_path::MODULE,
     &health_check::MODULE,
+    // Tracing comes before all that can change a request or answer it.
+    &otel::MODULE,
     // Rewriting: the modules that add steps to scripts come before the one that collects and runs
     // them.
     &set_misc::MODULE,
@@ -127,6 +134,7 @@ pub static MODULES: &[&::http::HttpModule] = &[
     &stub_status::MODULE,
     &weir_status::MODULE,
     &prometheus::MODULE,
+    &api::MODULE,
     &prometheus::ZONES,
     &random_index::MODULE,
     &index::MODULE,
@@ -150,6 +158,7 @@ pub static MODULES: &[&::http::HttpModule] = &[
     &charset::MODULE,
     &ssi::MODULE,
     &addition::JOIN,
+    &compressed_copies::MODULE,
     &brotli::MODULE,
     &zstd::MODULE,
     &gzip::MODULE,

@@ -96,6 +96,7 @@ fn not_modified(request: &mut Request) {
     // representation.
     out.transforms.unannounced_length = true;
     out.body = ResponseBody::Empty;
+    out.identity = None;
     out.transforms.ranges = false;
     out.fields.remove_known(KnownField::AcceptRanges);
     out.fields.remove_known(KnownField::ContentEncoding);

@@ -145,6 +145,8 @@ fn begin_whole(request: &mut Request) -> FilterVerdict {
     // here, too.
     out.transforms.ranges = true;
     out.transforms.single_range = true;
+    // The object is one slice, the content is all of them.
+    out.identity = None;
     let body = std::mem::take(&mut out.body);
     if !request.delivery.header_only {
         out.body = ResponseBody::stream(SlicedBody {

@@ -69,6 +69,9 @@ struct TryCandidate {
     /// Without the slash of a directory.
     name: Expression,
     is_directory: bool,
+    /// The name is that of the candidate before it, as with `$uri $uri/`: what was found there need not be looked for
+    /// again.
+    is_repeated: bool,
 }
 
 /// The last parameter: what happens if no candidate exists.
@@ -82,7 +85,7 @@ enum TryFallback {
 /// Parses a `try_files` directive.
 fn read(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let last = line.args().len() - 1;
-    let mut candidates = Vec::with_capacity(last);
+    let mut candidates: Vec<TryCandidate> = Vec::with_capacity(last);
     for index in 0..last {
         // The slash is removed before variables are parsed, since it is not part of the name.
         let word = line.arg(index);
@@ -91,7 +94,14 @@ fn read(conf: &mut Conf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
             None => (&word.text[..], false),
         };
         let name = line.expression_of(word, text)?;
-        candidates.push(TryCandidate { name, is_directory });
+        let is_repeated = candidates
+            .last()
+            .is_some_and(|before| before.name.source() == name.source());
+        candidates.push(TryCandidate {
+            name,
+            is_directory,
+            is_repeated,
+        });
     }
     let otherwise = match line.arg(last).text.strip_prefix(b"=") {
         Some(code) => TryFallback::Status(status(code).ok_or_else(|| {
@@ -122,25 +132,39 @@ fn search(request: &mut Request) -> HandlerStep<'_> {
     let Some(place) = FileRoot::of(request) else {
         return HandlerOutcome::Status(500).into();
     };
+    let mut last: Option<TriedName> = None;
     for (index, candidate) in plan.candidates.iter().enumerate() {
-        let name = place.name(request, candidate);
-        let path = place.path(&name);
-        match files::try_open(request, &path, FilePurpose::Look) {
-            Some(found) if is_match(request, candidate, &path, &found) => {
-                place.use_file(request, name, candidate);
-                return HandlerOutcome::Declined.into();
-            }
-            Some(_) => {}
-            // The first match decides, so the rest is tested in order, too, now with waiting.
+        let tried = match last.take().filter(|_| candidate.is_repeated) {
+            Some(tried) => tried,
             None => {
-                let rest = plan.clone();
-                return HandlerStep::later(async move {
-                    search_waiting(request, &rest, &place, index, &mut |_, _| {}).await
-                });
+                let name = place.name(request, candidate);
+                let path = place.path(&name);
+                match files::try_open(request, &path, FilePurpose::Look) {
+                    Some(found) => TriedName { name, path, found },
+                    // The first match decides, so the rest is tested in order, too, now with waiting.
+                    None => {
+                        let rest = plan.clone();
+                        return HandlerStep::later(async move {
+                            search_waiting(request, &rest, &place, index, &mut |_, _| {}).await
+                        });
+                    }
+                }
             }
+        };
+        if is_match(request, candidate, &tried.path, &tried.found) {
+            place.use_file(request, tried.name, candidate);
+            return HandlerOutcome::Declined.into();
         }
+        last = Some(tried);
     }
     fall_back(request, &plan).into()
+}
+
+/// A name that was looked for.
+struct TriedName {
+    name: BString,
+    path: Vec<u8>,
+    found: OpenFileResult,
 }
 
 /// Continues from candidate `index`, which cannot be tested without waiting. `tell` learns of each path and whether it

@@ -25,6 +25,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     name: "zstd",
     doc: "Compresses responses with Zstandard.",
     location: &DIRECTIVES,
+    identifies_content: true,
     filter: Some(compression_rows::compress::<ZstdEncoder>),
     enabled: compression_rows::is_on::<ZstdEncoder>,
     variables: &[Variable::new(

@@ -4,6 +4,9 @@
 //! on once there is enough for a write. Compression is the most expensive thing an event loop does
 //! itself, so the body checks the clock between steps ([`LoopTurn`]) and gives way to other tasks. An
 //! encoder whose single step would outlast a turn runs on the thread pool instead.
+//!
+//! A response that is a copy of a file or of a stored object is compressed once for all clients:
+//! [`crate::shared::compressed_copies`].
 
 use std::future::Future;
 use std::io;
@@ -13,11 +16,13 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use http::response::Response;
-use http::response_body::{BodyChunk, BodyError, BodySource, ResponseBody};
+use http::response_body::{BodyChunk, BodyError, BodySource, EndWork, ResponseBody};
 use http::{FilterVerdict, Request};
 
 use proto::KnownField;
 
+use crate::shared::compressed_copies::{self, CompressedCopy, FollowedCopy, SharedCopy};
+use crate::shared::compression_rows::{CompressionConf, ResponseCoding};
 use crate::shared::content::{ContentPiece, ContentReader};
 use crate::shared::gzip_accept;
 use crate::shared::media_types::MediaTypes;
@@ -58,16 +63,12 @@ pub(crate) struct CompressionCriteria {
     pub(crate) min_length: u64,
 }
 
-/// Replaces the body by one compressed with `coding`, if the response qualifies and the client
-/// accepts the coding.
-pub(crate) fn compress_response<E: ContentEncoder>(
+/// Replaces the body by one compressed with the coding, if the response qualifies and the client accepts the coding.
+pub(crate) fn compress_response<C: ResponseCoding>(
     request: &mut Request,
-    coding: &[u8],
-    choice: &CompressionCriteria,
-    encoder: impl FnOnce(Option<u64>) -> io::Result<E>,
+    conf: &CompressionConf<C::Own>,
 ) -> FilterVerdict {
-    let out = &request.out;
-    let length = out.length();
+    let (out, choice) = (&request.out, &conf.criteria);
     // The statuses are nginx's. A 206 of an upstream must stay as it is in any case: its range
     // counts bytes of the uncompressed content. What has a content coding already is left alone;
     // compressing twice gains nothing.
@@ -85,26 +86,63 @@ pub(crate) fn compress_response<E: ContentEncoder>(
     // From here on the choice depends on the client alone, so `Vary` is right whichever way it
     // goes. Before this point every client gets the same response.
     gzip_accept::mark_varying(request);
-    if !gzip_accept::accepts_coding(request, coding) {
+    if !gzip_accept::accepts_coding(request, C::NAME) {
         return FilterVerdict::Pass;
     }
-    let encoder = match encoder(length) {
-        Ok(encoder) => encoder,
-        Err(error) => {
-            // The response is still correct without compression.
-            let coding = bstr::BStr::new(coding);
-            request.error(format_args!("no encoder for \"{coding}\": {error}"));
-            return FilterVerdict::Pass;
+    let body = match compressed_copies::find_copy::<C>(request, conf) {
+        Some(SharedCopy::Whole(copy)) => {
+            if let Some(end_work) = give_up_body(request) {
+                end_work(request);
+            }
+            request.set_state(CompressedSizes::<C>::of_copy(&copy));
+            ResponseBody::bytes(copy.bytes.clone())
         }
+        Some(SharedCopy::Following(fill)) => {
+            let end_work = give_up_body(request);
+            ResponseBody::stream(FollowedCopy::<C>::new(fill, end_work))
+        }
+        None => match compressed_alone::<C>(request, conf) {
+            Some(body) => body,
+            // The response is still correct without compression.
+            None => return FilterVerdict::Pass,
+        },
     };
     let out = &mut request.out;
     // The field may be present with an empty value, which means no coding.
     out.fields.remove_known(KnownField::ContentEncoding);
-    out.fields.push_known(KnownField::ContentEncoding, coding);
-    let body = std::mem::take(&mut out.body);
+    out.fields.push_known(KnownField::ContentEncoding, C::NAME);
+    // The length becomes that of the new body: unknown, unless all of it is at hand.
     out.content_changes();
-    out.body = CompressedBody::body(body, length, encoder);
+    out.body = body;
     FilterVerdict::Pass
+}
+
+/// Drops the body, in the place of which a copy is sent, and with it its cursor over a fetch. Returns what its producer has
+/// to do at the end all the same.
+fn give_up_body(request: &mut Request) -> Option<EndWork> {
+    match std::mem::take(&mut request.out.body) {
+        ResponseBody::Stream(source) => source.read_elsewhere(),
+        _ => None,
+    }
+}
+
+/// The body compressed for this client alone, as it is sent; `None` if there is no encoder.
+fn compressed_alone<C: ResponseCoding>(
+    request: &mut Request,
+    conf: &CompressionConf<C::Own>,
+) -> Option<ResponseBody> {
+    let length = request.out.length();
+    match C::start(conf, length) {
+        Ok(encoder) => {
+            let body = std::mem::take(&mut request.out.body);
+            Some(CompressedBody::body(body, length, encoder))
+        }
+        Err(error) => {
+            let coding = bstr::BStr::new(C::NAME);
+            request.error(format_args!("no encoder for \"{coding}\": {error}"));
+            None
+        }
+    }
 }
 
 /// Whether the response is below the minimum length. As in nginx, a response that did not announce
@@ -122,6 +160,17 @@ pub(crate) struct CompressedSizes<E> {
     /// Bytes after compression.
     compressed: u64,
     encoder: PhantomData<E>,
+}
+
+impl<E> CompressedSizes<E> {
+    /// Those of a response that is a copy.
+    pub(crate) fn of_copy(copy: &CompressedCopy) -> CompressedSizes<E> {
+        CompressedSizes {
+            original: copy.original,
+            compressed: copy.bytes.len() as u64,
+            encoder: PhantomData,
+        }
+    }
 }
 
 /// The compression ratio to two decimals: `$gzip_ratio` and its like. There is none until the body

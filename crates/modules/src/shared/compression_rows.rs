@@ -27,6 +27,11 @@ pub(crate) trait ResponseCoding: ContentEncoder + Sized {
 
     /// An encoder for a response of this length, if it is known.
     fn start(conf: &CompressionConf<Self::Own>, length: Option<u64>) -> io::Result<Self>;
+
+    /// What changes its output besides the level, as a number.
+    fn variant(_conf: &CompressionConf<Self::Own>) -> u32 {
+        0
+    }
 }
 
 /// The settings of a coding in a location.
@@ -47,13 +52,11 @@ pub(crate) fn is_on<C: ResponseCoding>(location: &Location) -> bool {
 
 /// Compresses the response if it meets the conditions: the module's filter.
 pub(crate) fn compress<C: ResponseCoding>(request: &mut Request) -> FilterVerdict {
-    // Borrowed from the site rather than the request, which `apply` changes.
+    // Borrowed from the site rather than the request, which changes.
     let site = Rc::clone(&request.site);
     let location = site.location(request.location);
     let conf = location.confs.get::<CompressionConf<C::Own>>();
-    compression::compress_response(request, C::NAME, &conf.criteria, |length| {
-        C::start(conf, length)
-    })
+    compression::compress_response::<C>(request, conf)
 }
 
 /// `gzip on | off;`.

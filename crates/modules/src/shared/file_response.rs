@@ -1,5 +1,6 @@
 //! The response for an open file: what static files, precompressed files, `flv` and `mp4` share.
 
+use http::content_identity::{ContentIdentity, FileIdentity};
 use http::files::OpenFile;
 use http::response_body::ResponseBody;
 use http::{HandlerOutcome, Request};
@@ -8,7 +9,13 @@ use http::{HandlerOutcome, Request};
 /// path, and the content. Filters may still turn it into a 304, a range or a compressed response.
 pub(crate) fn respond_with_file(request: &mut Request, found: OpenFile) -> HandlerOutcome {
     let (length, modified) = (found.length(), found.modified());
-    let has_etag = request.site.location(request.location).core.etag;
+    let location = request.site.location(request.location);
+    let has_etag = location.core.etag;
+    // Only where a filter asks: it is a copy of seven numbers, and most locations send files as they are.
+    if location.pipeline.identifies_content {
+        let identity = FileIdentity::of(&found.metadata);
+        request.out.identity = Some(ContentIdentity::File(identity));
+    }
     request.out.status = 200;
     request.out.last_modified = Some(modified);
     if has_etag {

@@ -4,15 +4,18 @@
 //! ending a request can forget to return it.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt::Display;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use bstr::BStr;
+use bstr::{BStr, ByteSlice};
 use conf::{
     Arity, Contexts, Diagnostic, Directive, DirectiveLine, Expression, RepeatRule, Setter,
     Variable, parse,
 };
 use host::error_log::LogLevel;
+use net::metrics::{MetricFamily, MetricSink};
 
 use super::ClientScope;
 use super::zones::{self, SharedZone, ZoneShards, ZoneState};
@@ -97,9 +100,30 @@ pub(crate) const fn status_variable<S: 'static>(
     Variable::new("limit_conn_status", get, doc).volatile()
 }
 
+/// What becomes of a request or session, in metrics.
+pub(crate) const OUTCOMES: [&str; 3] = ["passed", "refused", "refused_dry_run"];
+
+static METRICS: MetricFamily = MetricFamily::counter(
+    "weir_limit_conn_requests",
+    "Requests that a zone of limit_conn judged: passed, refused, or what they would have been.",
+);
+
+/// Tells what became of the requests of each zone.
+pub(crate) fn tell_metrics(zones: &ConnZones, sink: &mut dyn MetricSink) {
+    sink.family(&METRICS);
+    for (name, counters) in zones.states() {
+        for (outcome, count) in OUTCOMES.iter().zip(&counters.outcomes) {
+            let labels = [("zone", name.as_bytes()), ("outcome", outcome.as_bytes())];
+            sink.count(&labels, count.load(Relaxed));
+        }
+    }
+}
+
 /// The counters of a zone, shared by all loops.
 pub(crate) struct ConnCounters {
     size: u64,
+    /// What became of requests: see [`OUTCOMES`].
+    pub(crate) outcomes: [AtomicU64; OUTCOMES.len()],
     /// The key's source text. A reload that changes it is refused, because the counts under the old
     /// keys would mean something else.
     key: Box<[u8]>,
@@ -111,9 +135,16 @@ pub(crate) struct ConnCounters {
 #[derive(Default)]
 struct CounterTable {
     /// Counters above 0; one that drops to 0 is removed.
-    counts: HashMap<Arc<[u8]>, u32>,
+    counts: HashMap<Arc<[u8]>, ConnCount>,
     /// The sum of the costs of all keys; at most the size of the shard.
     used: u64,
+}
+
+/// The counter of a key.
+struct ConnCount {
+    taken: u32,
+    /// The table's copy of the key, for slots to share: a slot then costs no allocation for a key that is known.
+    key: Arc<[u8]>,
 }
 
 /// One place of a key's limit, returned on drop.
@@ -246,6 +277,12 @@ impl ConnZones {
         Ok(())
     }
 
+    /// The zones that have counters, with their names.
+    pub(crate) fn states(&self) -> impl Iterator<Item = (&BStr, &Arc<ConnCounters>)> {
+        let zones = self.0.iter();
+        zones.filter_map(|zone| Some((zone.name.as_bstr(), zone.state()?)))
+    }
+
     /// Makes the zones those that later configurations find.
     pub(crate) fn commit_states(&self, zones: &host::engine::ZoneRegistry, kind: &str) {
         for zone in &self.0 {
@@ -274,15 +311,20 @@ impl ConnLimitPolicy {
                 Ok(place) => places.push(place),
                 Err(why) => {
                     self.log_refusal(session, &limit.zone.name, why);
-                    let verdict = match self.dry_run {
-                        true => LimitConnStatus::RejectedDryRun,
-                        false => LimitConnStatus::Rejected,
+                    let (verdict, outcome) = match self.dry_run {
+                        true => (LimitConnStatus::RejectedDryRun, 2),
+                        false => (LimitConnStatus::Rejected, 1),
                     };
+                    counters.outcomes[outcome].fetch_add(1, Relaxed);
                     // Dropping `places` here returns what the earlier limits gave: a request that
                     // is not served must not count.
                     return Some((verdict, Vec::new()));
                 }
             }
+        }
+        for place in &places {
+            // Behind the lock of the slot, this is nothing.
+            place.counters.outcomes[0].fetch_add(1, Relaxed);
         }
         (!places.is_empty()).then_some((LimitConnStatus::Passed, places))
     }
@@ -391,25 +433,28 @@ impl ConnCounters {
     fn new(size: u64, key: &[u8]) -> ConnCounters {
         ConnCounters {
             size,
+            outcomes: Default::default(),
             key: key.into(),
             tables: ZoneShards::new(size, CounterTable::default),
         }
     }
 
+    /// How many bytes are used.
+    pub(crate) fn used(&self) -> u64 {
+        self.tables.sum(|table| table.used)
+    }
+
     /// Takes a place if fewer than `limit` are taken.
     fn take_slot(self: &Arc<Self>, key: &[u8], limit: u32) -> Result<ConnSlot, ConnRefusal> {
         let mut table = self.tables.lock(key);
-        if let Some((known, _)) = table.counts.get_key_value(key) {
-            // Share the table's copy of the key: a place then costs no allocation for a key that is
-            // known.
-            let known = Arc::clone(known);
-            match table.counts.get_mut(key) {
-                Some(count) if *count < limit => *count += 1,
-                _ => return Err(ConnRefusal::LimitReached),
+        if let Some(count) = table.counts.get_mut(key) {
+            if count.taken >= limit {
+                return Err(ConnRefusal::LimitReached);
             }
+            count.taken += 1;
             return Ok(ConnSlot {
                 counters: Arc::clone(self),
-                key: known,
+                key: Arc::clone(&count.key),
             });
         }
         let cost = key_cost(key);
@@ -420,7 +465,11 @@ impl ConnCounters {
         }
         table.used += cost;
         let key: Arc<[u8]> = key.into();
-        table.counts.insert(Arc::clone(&key), 1);
+        let first = ConnCount {
+            taken: 1,
+            key: Arc::clone(&key),
+        };
+        table.counts.insert(Arc::clone(&key), first);
         Ok(ConnSlot {
             counters: Arc::clone(self),
             key,
@@ -431,12 +480,12 @@ impl ConnCounters {
 impl Drop for ConnSlot {
     fn drop(&mut self) {
         let mut table = self.counters.tables.lock(&self.key);
-        let Some(count) = table.counts.get_mut(&self.key) else {
+        let Entry::Occupied(mut count) = table.counts.entry(Arc::clone(&self.key)) else {
             return;
         };
-        *count -= 1;
-        if *count == 0 {
-            table.counts.remove(&self.key);
+        count.get_mut().taken -= 1;
+        if count.get().taken == 0 {
+            count.remove();
             table.used -= key_cost(&self.key);
         }
     }

@@ -3,6 +3,7 @@
 
 pub(crate) mod access;
 pub(crate) mod client_scope;
+pub(crate) mod compressed_copies;
 pub(crate) mod compression;
 pub(crate) mod compression_rows;
 pub(crate) mod content;
@@ -18,6 +19,7 @@ pub(crate) mod gzip_accept;
 pub(crate) mod html_page;
 pub(crate) mod http1_client;
 pub(crate) mod http2;
+pub(crate) mod keyval;
 pub(crate) mod limit_conn;
 pub(crate) mod limit_req;
 pub(crate) mod log;
@@ -28,12 +30,15 @@ pub(crate) mod password;
 pub(crate) mod precompressed;
 pub(crate) mod realip;
 pub(crate) mod request_fields;
+pub(crate) mod span_counters;
 pub(crate) mod split_clients;
+pub(crate) mod status;
 pub(crate) mod tls;
 pub(crate) mod transform;
 pub(crate) mod upstream_block;
 pub(crate) mod upstream_block_rows;
 pub(crate) mod upstream_rows;
+pub(crate) mod upstream_state;
 pub(crate) mod upstream_tls_rows;
 pub(crate) mod zones;
 

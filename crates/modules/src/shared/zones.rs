@@ -62,7 +62,8 @@ pub(crate) trait ZoneState: Any + Send + Sync {
 /// A zone's state, sharded by key, each shard with its own lock, so that loops rarely contend.
 pub(crate) struct ZoneShards<T> {
     parts: Box<[Mutex<T>]>,
-    hasher: rt::random::RandomState,
+    /// Of [`ZoneShards::shard_of`], random and the second one odd.
+    secrets: [u64; 2],
     /// Each shard's part of the zone, in bytes.
     pub(crate) part_size: u64,
 }
@@ -80,18 +81,39 @@ impl<T> ZoneShards<T> {
         let parts = (0..count).map(|_| Mutex::new(create())).collect();
         ZoneShards {
             parts,
-            // Keyed at random: clients choose their keys, and must not be able to choose their
-            // shard.
-            hasher: rt::random::RandomState::new(),
+            secrets: {
+                let random = rt::random::RandomState::new();
+                [random.hash_one(0_u64), random.hash_one(1_u64) | 1]
+            },
             part_size: size / count,
         }
     }
 
     /// Locks the shard of a key. To be held for a lookup, never across anything that can block.
     pub(crate) fn lock(&self, key: &[u8]) -> MutexGuard<'_, T> {
-        let at = self.hasher.hash_one(key) % self.parts.len() as u64;
         // No change spans the release of the lock, so a panic elsewhere leaves nothing half done.
-        self.parts[at as usize].lock()
+        self.parts[self.shard_of(key)].lock()
+    }
+
+    /// The shard of a key. Clients choose their keys, and must not be able to choose their shard, hence the secrets. They
+    /// see nothing of the result, so that a few multiplications are enough; the map within a shard hashes for itself.
+    fn shard_of(&self, key: &[u8]) -> usize {
+        let [first, second] = self.secrets;
+        let mut sum = first ^ key.len() as u64;
+        for piece in key.chunks(8) {
+            let mut word = [0; 8];
+            word[..piece.len()].copy_from_slice(piece);
+            let product = u128::from(sum ^ u64::from_le_bytes(word)) * u128::from(second);
+            sum = product as u64 ^ (product >> 64) as u64;
+        }
+        (sum % self.parts.len() as u64) as usize
+    }
+}
+
+impl<T> ZoneShards<T> {
+    /// The sum of a number of all shards.
+    pub(crate) fn sum(&self, number: impl Fn(&T) -> u64) -> u64 {
+        self.parts.iter().map(|part| number(&part.lock())).sum()
     }
 }
 

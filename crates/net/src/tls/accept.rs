@@ -146,6 +146,16 @@ impl ReceivedHello {
         }
     }
 
+    /// The hello of these records, which were all read.
+    pub(super) fn of_records(accepted: Accepted, records: &[u8]) -> ReceivedHello {
+        ReceivedHello::new(accepted, &[], RawHello::new(records))
+    }
+
+    /// What the client offered.
+    pub(super) fn into_facts(self) -> HandshakeFacts {
+        self.facts
+    }
+
     /// The server name that the client asks for (SNI), in lower case.
     pub fn server_name(&self) -> Option<&str> {
         self.facts.server_name.as_deref()
@@ -283,7 +293,8 @@ fn finish(
     }
     // A resumed session has no signature.
     if state.tls.handshake_kind() != Some(rustls::HandshakeKind::Resumed) {
-        facts.scheme.set(scheme(state, known, facts));
+        let new = state.tls.protocol_version() == Some(rustls::ProtocolVersion::TLSv1_3);
+        facts.scheme.set(scheme_of(new, known, facts));
     }
     if let Some(trust) = settings.trust() {
         facts.verify_result = Some(match state.tls.peer_certificates() {
@@ -296,9 +307,12 @@ fn finish(
     }
 }
 
-/// The scheme of our signature. The library does not tell, so the same choice is made again.
-fn scheme(state: &TlsState, known: &[Arc<TlsIdentity>], facts: &HandshakeFacts) -> Option<u16> {
-    let new = state.tls.protocol_version() == Some(rustls::ProtocolVersion::TLSv1_3);
+/// The scheme of our signature. The library does not tell, so the same choice is made again. `new`: TLS 1.3.
+pub(super) fn scheme_of(
+    new: bool,
+    known: &[Arc<TlsIdentity>],
+    facts: &HandshakeFacts,
+) -> Option<u16> {
     let offered: Vec<SignatureScheme> = facts
         .offered_schemes
         .iter()

@@ -25,9 +25,11 @@ impl fmt::Display for TlsConfigError {
     }
 }
 
-/// The error about a server that has to accept TLS connections and has no certificate. `server` is its block.
-pub fn certificate_missing(server: Option<Span>) -> Diagnostic {
-    let message = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive";
+/// The error about a server that has to accept TLS connections and has no certificate. `parameter` of its `listen` says so,
+/// and `server` is its block.
+pub fn certificate_missing(parameter: &str, server: Option<Span>) -> Diagnostic {
+    let message =
+        format!("no \"ssl_certificate\" is defined for the \"listen ... {parameter}\" directive");
     Diagnostic::error(message, server).note(
         "give this server \"ssl_certificate\" and \"ssl_certificate_key\", or refuse TLS here with \"ssl_reject_handshake on;\"",
     )

@@ -29,6 +29,7 @@ pub mod ocsp;
 mod offer;
 mod pem;
 mod provider;
+mod quic_handshake;
 mod raw_hello;
 mod server;
 mod server_tls;
@@ -56,8 +57,11 @@ pub use offer::{
     HandshakePhase, HandshakeRefused,
 };
 pub use provider::{fill_random, warm_up};
+pub(crate) use quic_handshake::agreed_parameters;
+pub use quic_handshake::{QuicHandshake, alert_of};
 pub use server::{ClientCertificates, ServerOptions, ServerSettings};
 pub use server_tls::{CertificateRefusal, ServerTls, VerifyClient, full_path};
+pub(crate) use session::AgreedParameters;
 pub use session::TlsSession;
 pub use session_cache::SessionCache;
 pub use system_trust::system_trust;

@@ -362,13 +362,25 @@ impl ServerSettings {
 
     /// The settings with other ALPN protocols.
     pub fn with_alpn(&self, alpn: Vec<Vec<u8>>) -> ServerSettings {
+        self.with_protocol(alpn, |early_data| early_data)
+    }
+
+    /// The settings for another protocol: its names in ALPN, and what it makes of the most bytes of early data.
+    pub(super) fn with_protocol(
+        &self,
+        alpn: Vec<Vec<u8>>,
+        early_data: impl Fn(u32) -> u32,
+    ) -> ServerSettings {
+        let known = &self.template.key;
         let key = TemplateKey {
             alpn,
-            ..self.template.key.clone()
+            early_data: early_data(known.early_data),
+            ..known.clone()
         };
         let template = TEMPLATES.get(key.clone(), || {
             let mut config = self.template.config.clone();
             config.alpn_protocols.clone_from(&key.alpn);
+            config.max_early_data_size = key.early_data;
             Arc::new(ConfigTemplate { config, key })
         });
         ServerSettings {
@@ -379,7 +391,7 @@ impl ServerSettings {
     }
 
     /// Whether TLS 1.3 is enabled.
-    pub(super) fn speaks_1_3(&self) -> bool {
+    pub fn speaks_1_3(&self) -> bool {
         self.protocols.speaks_1_3()
     }
 
@@ -397,6 +409,12 @@ impl ServerSettings {
     /// The certificates.
     pub(super) fn identities(&self) -> &[Arc<TlsIdentity>] {
         &self.identities
+    }
+
+    /// The trusted certificates for clients, to be kept.
+    pub(super) fn trust_store(&self) -> Option<Arc<TrustStore>> {
+        let wanted = self.client_certificates.as_ref()?;
+        Some(Arc::clone(&wanted.trust))
     }
 
     /// The trusted certificates for clients.

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bstr::BString;
@@ -20,6 +20,8 @@ pub struct ServerTls {
     pub settings: Option<ServerSettings>,
     /// The settings with HTTP/2 in ALPN.
     pub http2: Option<ServerSettings>,
+    /// The settings for QUIC, made when the first client connects.
+    pub quic: OnceLock<ServerSettings>,
     /// Handshakes for this server are refused (`ssl_reject_handshake`).
     pub rejects: bool,
     /// Whether clients need a certificate.
@@ -34,6 +36,17 @@ pub struct ServerTls {
     pub handshake_timeout: Duration,
     /// The passwords of their keys.
     pub passwords: Arc<Vec<Vec<u8>>>,
+}
+
+impl ServerTls {
+    /// The settings for QUIC, with these ALPN protocols: always the same, which its configuration says.
+    pub fn quic_settings(
+        &self,
+        protocols: impl FnOnce() -> Vec<Vec<u8>>,
+    ) -> Option<&ServerSettings> {
+        let settings = self.settings.as_ref()?;
+        Some(self.quic.get_or_init(|| settings.with_quic(protocols())))
+    }
 }
 
 /// The full path of a certificate whose path was made of variables: relative to the directory of the configuration.

@@ -31,8 +31,30 @@ rt::local! {
 
 /// The TLS of a connection.
 pub struct TlsSession {
-    state: RefCell<TlsState>,
+    state: TlsCarrier,
     facts: HandshakeFacts,
+}
+
+/// What runs under a session.
+enum TlsCarrier {
+    /// Records, on a socket.
+    Records(RefCell<TlsState>),
+    /// QUIC, which has the keys.
+    Quic {
+        agreed: AgreedParameters,
+        /// The handshake is not complete: what is read is early data.
+        is_early: Cell<bool>,
+    },
+}
+
+/// What a QUIC handshake has agreed on, by the numbers on the wire.
+#[derive(Clone, Default)]
+pub(crate) struct AgreedParameters {
+    pub(crate) cipher: Option<u16>,
+    pub(crate) group: Option<u16>,
+    pub(crate) alpn: Option<Vec<u8>>,
+    pub(crate) chain: Vec<CertificateDer<'static>>,
+    pub(crate) is_resumed: bool,
 }
 
 /// What was negotiated and what the peer offered, for variables and logs.
@@ -298,8 +320,35 @@ impl Write for RecordOutput<'_> {
 impl TlsSession {
     pub(super) fn new(state: TlsState, facts: HandshakeFacts) -> TlsSession {
         TlsSession {
-            state: RefCell::new(state),
+            state: TlsCarrier::Records(RefCell::new(state)),
             facts,
+        }
+    }
+
+    /// The session of a QUIC connection, which reads and writes nothing.
+    pub(super) fn of_quic(agreed: AgreedParameters, facts: HandshakeFacts) -> TlsSession {
+        TlsSession {
+            state: TlsCarrier::Quic {
+                agreed,
+                is_early: Cell::new(false),
+            },
+            facts,
+        }
+    }
+
+    /// Says whether the handshake of a QUIC connection is still to be completed.
+    pub(crate) fn set_early(&self, early: bool) {
+        if let TlsCarrier::Quic { is_early, .. } = &self.state {
+            is_early.set(early);
+        }
+    }
+
+    /// The records; an error for a session that has none.
+    #[inline]
+    fn records(&self) -> io::Result<&RefCell<TlsState>> {
+        match &self.state {
+            TlsCarrier::Records(state) => Ok(state),
+            TlsCarrier::Quic { .. } => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -311,7 +360,7 @@ impl TlsSession {
         max: usize,
         mut receive: impl FnMut(&mut Vec<u8>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.records()?.borrow_mut();
         loop {
             let n = state.take(buf, max);
             // Plaintext first, then the end, then the error: data that was received before a failure is still
@@ -372,7 +421,7 @@ impl TlsSession {
         socket: &StreamSocket,
         bufs: &[IoSlice<'_>],
     ) -> io::Result<usize> {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.records()?.borrow_mut();
         if state.tls.wants_write() {
             // Records that the socket had no room for go first. Others that are pending, such as tickets, leave
             // together with the new ones.
@@ -404,7 +453,8 @@ impl TlsSession {
 
     /// Whether records wait for room in the socket.
     pub(crate) fn has_pending(&self) -> bool {
-        self.state.borrow().tls.wants_write()
+        self.records()
+            .is_ok_and(|state| state.borrow().tls.wants_write())
     }
 
     pub(crate) fn poll_flush(
@@ -412,8 +462,9 @@ impl TlsSession {
         socket: &StreamSocket,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
+        let state = self.records()?;
         loop {
-            match self.state.borrow_mut().send(socket) {
+            match state.borrow_mut().send(socket) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => return Poll::Ready(result),
             }
@@ -423,7 +474,8 @@ impl TlsSession {
 
     /// Sends a close_notify, as far as the socket takes it now.
     pub(crate) fn say_goodbye(&self, socket: &StreamSocket) {
-        let mut state = self.state.borrow_mut();
+        let Ok(state) = self.records() else { return };
+        let mut state = state.borrow_mut();
         if state.broken.is_none() {
             // rustls sends it only once.
             state.tls.send_close_notify();
@@ -434,7 +486,10 @@ impl TlsSession {
 
     /// Whether there is plaintext, an end or an error to report.
     pub(crate) fn is_readable(&self) -> bool {
-        let mut state = self.state.borrow_mut();
+        let Ok(state) = self.records() else {
+            return false;
+        };
+        let mut state = state.borrow_mut();
         state.ended
             || state.broken.is_some()
             || state.taken < state.spilled.len()
@@ -462,41 +517,63 @@ impl TlsSession {
 
     /// The protocol version in OpenSSL's form: `TLSv1.3`.
     pub fn protocol(&self) -> &'static str {
-        match self.state.borrow().tls.protocol_version() {
-            Some(rustls::ProtocolVersion::TLSv1_3) => "TLSv1.3",
-            _ => "TLSv1.2",
+        match &self.state {
+            TlsCarrier::Records(state) => match state.borrow().tls.protocol_version() {
+                Some(rustls::ProtocolVersion::TLSv1_3) => "TLSv1.3",
+                _ => "TLSv1.2",
+            },
+            TlsCarrier::Quic { .. } => "TLSv1.3",
         }
     }
 
     /// The cipher suite by OpenSSL's name.
     pub fn cipher(&self) -> &'static str {
-        let state = self.state.borrow();
-        let suite = state.tls.negotiated_cipher_suite();
-        suite.map_or("", |suite| {
-            names::cipher_name(suite.suite().into()).unwrap_or("")
-        })
+        let suite = match &self.state {
+            TlsCarrier::Records(state) => {
+                let suite = state.borrow().tls.negotiated_cipher_suite();
+                suite.map(|suite| suite.suite().into())
+            }
+            TlsCarrier::Quic { agreed, .. } => agreed.cipher,
+        };
+        suite.and_then(names::cipher_name).unwrap_or("")
     }
 
     /// The key exchange group by OpenSSL's name; `None` in a resumed TLS 1.2 session, which has no key exchange.
     pub fn curve(&self) -> Option<String> {
-        let state = self.state.borrow();
-        let group = state.tls.negotiated_key_exchange_group()?;
-        Some(names::group_name(group.name().into()))
+        let group = match &self.state {
+            TlsCarrier::Records(state) => {
+                let group = state.borrow().tls.negotiated_key_exchange_group()?;
+                group.name().into()
+            }
+            TlsCarrier::Quic { agreed, .. } => agreed.group?,
+        };
+        Some(names::group_name(group))
     }
 
     /// The protocol negotiated by ALPN.
     pub fn alpn(&self) -> Option<Vec<u8>> {
-        self.state.borrow().tls.alpn_protocol().map(<[u8]>::to_vec)
+        match &self.state {
+            TlsCarrier::Records(state) => state.borrow().tls.alpn_protocol().map(<[u8]>::to_vec),
+            TlsCarrier::Quic { agreed, .. } => agreed.alpn.clone(),
+        }
     }
 
     /// Whether HTTP/2 was negotiated.
     pub fn is_http2(&self) -> bool {
-        self.state.borrow().tls.alpn_protocol() == Some(b"h2")
+        let TlsCarrier::Records(state) = &self.state else {
+            return false;
+        };
+        state.borrow().tls.alpn_protocol() == Some(b"h2")
     }
 
     /// Whether an earlier session was resumed.
     pub fn is_resumed(&self) -> bool {
-        self.state.borrow().tls.handshake_kind() == Some(rustls::HandshakeKind::Resumed)
+        match &self.state {
+            TlsCarrier::Records(state) => {
+                state.borrow().tls.handshake_kind() == Some(rustls::HandshakeKind::Resumed)
+            }
+            TlsCarrier::Quic { agreed, .. } => agreed.is_resumed,
+        }
     }
 
     /// The server name that a client asked for (SNI), in lower case.
@@ -512,7 +589,10 @@ impl TlsSession {
     /// Whether data read now arrived before the handshake was complete: an attacker may have replayed it (RFC
     /// 8470).
     pub fn is_early(&self) -> bool {
-        self.state.borrow().tls.is_handshaking()
+        match &self.state {
+            TlsCarrier::Records(state) => state.borrow().tls.is_handshaking(),
+            TlsCarrier::Quic { is_early, .. } => is_early.get(),
+        }
     }
 
     /// The cipher suites that a client offered, by OpenSSL's names, separated by colons.
@@ -543,9 +623,15 @@ impl TlsSession {
 
     /// The peer's certificate, as it was sent.
     pub fn peer_certificate(&self) -> Option<CertificateDer<'static>> {
-        let state = self.state.borrow();
-        let first = state.tls.peer_certificates()?.first()?;
-        Some(first.clone().into_owned())
+        self.with_chain(|chain| Some(chain.first()?.clone().into_owned()))?
+    }
+
+    /// Lends the peer's certificates; `None` if it has sent none.
+    fn with_chain<R>(&self, f: impl FnOnce(&[CertificateDer<'_>]) -> R) -> Option<R> {
+        match &self.state {
+            TlsCarrier::Records(state) => state.borrow().tls.peer_certificates().map(f),
+            TlsCarrier::Quic { agreed, .. } => (!agreed.chain.is_empty()).then(|| f(&agreed.chain)),
+        }
     }
 
     /// The result of verifying the peer's certificate; `None` if none was wanted.
@@ -561,8 +647,7 @@ impl TlsSession {
     /// The path from the peer's certificate to a trusted one.
     pub(super) fn certificate_path(&self, trust: &TrustStore) -> Vec<Certificate> {
         let now = i64::try_from(rt::wall_millis() / 1000).unwrap_or(i64::MAX);
-        let state = self.state.borrow();
-        let chain = state.tls.peer_certificates();
-        chain.map_or_else(Vec::new, |chain| trust.build_path(chain, now))
+        self.with_chain(|chain| trust.build_path(chain, now))
+            .unwrap_or_default()
     }
 }

@@ -41,6 +41,11 @@ pub struct FileMetadata {
     pub mtime: i64,
     /// Nanoseconds of the last modification.
     pub mtime_nanos: u32,
+    /// Seconds of the last change of the inode: of the content, but also of its name or permissions. Programs cannot set
+    /// it.
+    pub ctime: i64,
+    /// Nanoseconds of that change.
+    pub ctime_nanos: u32,
     /// Inode number.
     pub ino: u64,
     /// Device number.
@@ -62,6 +67,8 @@ impl FileMetadata {
             len: u64::try_from(stat.st_size).unwrap_or(0),
             mtime: stat.st_mtime,
             mtime_nanos: stat.st_mtime_nsec as u32,
+            ctime: stat.st_ctime,
+            ctime_nanos: stat.st_ctime_nsec as u32,
             ino: stat.st_ino,
             dev: stat.st_dev,
             mode: stat.st_mode,

@@ -45,6 +45,11 @@ impl UnixPath {
 }
 
 impl SocketAddress {
+    /// A unix socket in Linux's abstract namespace.
+    pub fn abstract_name(name: &str) -> Self {
+        Self::Unix(UnixPath([&[0], name.as_bytes()].concat().into()))
+    }
+
     /// The IP address, if it is one.
     pub fn ip(&self) -> Option<IpAddr> {
         match self {

@@ -5,7 +5,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::task::{Context, Poll};
 
-use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use super::SocketAddress;
@@ -47,6 +46,11 @@ impl UdpSocket {
         let socket = Self::bind(from)?;
         rustix::net::connect(&socket.fd, &address.to_any()?)?;
         Ok(socket)
+    }
+
+    /// A unix socket without a name, to send from.
+    pub fn unix() -> io::Result<Self> {
+        Self::unbound(&SocketAddress::abstract_name(""))
     }
 
     fn unbound(address: &SocketAddress) -> io::Result<Self> {
@@ -123,22 +127,56 @@ impl UdpSocket {
         interest: IoInterest,
         mut call: impl FnMut() -> rustix::io::Result<R>,
     ) -> io::Result<R> {
+        self.attempt_system_io(interest, || call().map_err(Into::into))
+    }
+
+    /// Makes a system call, unless the socket is known not to be ready for it.
+    pub(super) fn attempt_system_io<R>(
+        &self,
+        interest: IoInterest,
+        mut call: impl FnMut() -> io::Result<R>,
+    ) -> io::Result<R> {
         let registration = self.registration.get();
         if registration.is_some_and(|registration| !registration.is_ready(interest)) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         loop {
             match call() {
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if let Some(registration) = registration {
                         registration.clear_ready(interest);
                     }
-                    return Err(io::ErrorKind::WouldBlock.into());
+                    return Err(error);
                 }
-                result => return result.map_err(Into::into),
+                result => return result,
             }
         }
+    }
+
+    /// [`Self::attempt_system_io`], or registers the task to be woken.
+    pub(super) fn poll_system_io<R>(
+        &self,
+        interest: IoInterest,
+        cx: &mut Context<'_>,
+        mut call: impl FnMut() -> io::Result<R>,
+    ) -> Poll<io::Result<R>> {
+        self.poll_io(interest, cx, || self.attempt_system_io(interest, &mut call))
+    }
+
+    /// Ready when the socket would probably take a datagram: to be asked when it has just not taken one.
+    pub(super) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut asked = false;
+        self.poll_io(IoInterest::Write, cx, || {
+            let is_ready = self
+                .registration
+                .get()
+                .is_some_and(|registration| registration.is_ready(IoInterest::Write));
+            match is_ready && !std::mem::replace(&mut asked, true) {
+                true => Ok(()),
+                false => Err(io::ErrorKind::WouldBlock.into()),
+            }
+        })
     }
 
     fn poll_io<R>(

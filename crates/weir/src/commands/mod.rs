@@ -6,9 +6,11 @@
 
 mod explaining;
 mod replacing_nginx;
+mod watching;
 
 pub(crate) use explaining::{EXPLAIN, FMT, LSP};
-pub(crate) use replacing_nginx::{SHADOW, TAKEOVER, UNIT};
+pub(crate) use replacing_nginx::{CANARY, SHADOW, TAKEOVER, UNIT};
+pub(crate) use watching::{TAIL, TOP};
 
 /// A command, such as `weir serve`.
 pub(crate) struct CommandRow {
@@ -195,7 +197,10 @@ pub(crate) const COMMANDS: &[CommandRow] = &[
     FMT,
     LSP,
     UPGRADE,
+    TAIL,
+    TOP,
     SHADOW,
+    CANARY,
     TAKEOVER,
     UNIT,
     CACHE,

@@ -104,6 +104,47 @@ Exits with 0 without differences, with 2 if there were any, and with 1 if it can
     arguments: &[],
 };
 
+/// `weir canary`.
+pub(crate) const CANARY: CommandRow = CommandRow {
+    name: "canary",
+    usage: &["canary [--share PERCENT,...] [--time SECONDS] [--max-errors PERCENT] [--process N] [--json]"],
+    synopsis: "canary [--share PERCENT,...]",
+    summary: "serve a share of the connections of a running nginx, and give them back if that goes worse",
+    about: "\
+Starts Weir beside a running nginx, on the same addresses, and lets the kernel send it a share of the new
+connections: no proxy is in between, and addresses and logs are what they are. Shares follow each other.
+If Weir's responses have more errors than nginx's, or take longer, all connections go to nginx again.
+nginx, its configuration and its files do not change.
+",
+    options: &[
+        valued(
+            "share",
+            "PERCENT,...",
+            ValueKind::Free,
+            "the shares of new connections, one after the other (default: 1,5,25)",
+        ),
+        valued(
+            "time",
+            "SECONDS",
+            ValueKind::Free,
+            "how long each share lasts (default: 300)",
+        ),
+        valued(
+            "max-errors",
+            "PERCENT",
+            ValueKind::Free,
+            "how many percentage points more errors than nginx end it (default: 1)",
+        ),
+        PROCESS,
+        REPORT_JSON,
+    ],
+    notes: "\
+Exits with 0 when all shares went well, or it was interrupted; with 2 when connections were given back early,
+which is explained; and with 1 when it cannot run.
+",
+    arguments: &[],
+};
+
 /// `weir unit`.
 pub(crate) const UNIT: CommandRow = CommandRow {
     name: "unit",

@@ -1,4 +1,4 @@
-//! The arguments of `weir takeover` and `weir shadow`, and their reports.
+//! The arguments of `weir takeover`, `weir shadow` and `weir canary`, and the reports of the first two.
 //!
 //! The words of a report are for people who decide whether to go on: what differs comes first, in how many requests, and three of
 //! them to try by hand. The JSON object has the same content, and an `error` in place of messages.
@@ -45,6 +45,19 @@ pub(crate) struct ShadowArguments {
     pub(super) json: bool,
 }
 
+/// The arguments of `weir canary`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct CanaryArguments {
+    /// The shares of new connections, one after the other, in hundredths of a percent.
+    pub(super) shares: Vec<u32>,
+    /// How long each share lasts.
+    pub(super) seconds: u64,
+    /// How many percentage points more errors than nginx has are too many, in hundredths.
+    pub(super) more_errors: u32,
+    pub(super) process: Option<u32>,
+    pub(super) json: bool,
+}
+
 /// Reads the arguments after `takeover`.
 pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<TakeoverArguments, String> {
     let mut takeover = TakeoverArguments {
@@ -85,15 +98,7 @@ pub(crate) fn parse_shadow(mut parser: lexopt::Parser) -> Result<ShadowArguments
     };
     while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
         match argument {
-            Long("share") => {
-                let text = text(&mut parser)?;
-                let percent: Option<f64> = text.trim_end_matches('%').parse().ok();
-                let percent = percent.filter(|percent| (0.01..=100.0).contains(percent));
-                let percent =
-                    percent.ok_or_else(|| format!("\"{text}\" is no share (0.01 to 100)"))?;
-                // Kept in hundredths of a percent, so that choosing a request needs no fractions: at most 10,000.
-                shadow.share = (percent * 100.0) as u32;
-            }
+            Long("share") => shadow.share = share(&text(&mut parser)?)?,
             Long("rate") => shadow.rate = number(&mut parser, "rate", 1)?,
             Long("requests") => shadow.requests = Some(number(&mut parser, "requests", 1)?),
             Long("time") => shadow.seconds = Some(number(&mut parser, "time", 1)?),
@@ -104,6 +109,40 @@ pub(crate) fn parse_shadow(mut parser: lexopt::Parser) -> Result<ShadowArguments
         }
     }
     Ok(shadow)
+}
+
+/// Reads the arguments after `canary`.
+pub(crate) fn parse_canary(mut parser: lexopt::Parser) -> Result<CanaryArguments, String> {
+    let mut canary = CanaryArguments {
+        shares: vec![100, 500, 2500],
+        seconds: 300,
+        more_errors: 100,
+        process: None,
+        json: false,
+    };
+    while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
+        match argument {
+            Long("share") => {
+                let shares = text(&mut parser)?;
+                let shares: Result<Vec<u32>, String> = shares.split(',').map(share).collect();
+                canary.shares = shares?;
+            }
+            Long("time") => canary.seconds = number(&mut parser, "time", 1)?,
+            Long("max-errors") => canary.more_errors = share(&text(&mut parser)?)?,
+            Long("process") => canary.process = Some(number(&mut parser, "process", 1)?),
+            Long("json") => canary.json = true,
+            other => return Err(unexpected(&commands::CANARY, other)),
+        }
+    }
+    Ok(canary)
+}
+
+/// A share in hundredths of a percent, so that choosing needs no fractions: at most 10,000.
+fn share(text: &str) -> Result<u32, String> {
+    let percent: Option<f64> = text.trim().trim_end_matches('%').parse().ok();
+    let percent = percent.filter(|percent| (0.01..=100.0).contains(percent));
+    let percent = percent.ok_or_else(|| format!("\"{text}\" is no share (0.01 to 100)"))?;
+    Ok((percent * 100.0).round() as u32)
 }
 
 /// The value of an option, as text.

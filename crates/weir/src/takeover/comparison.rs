@@ -67,6 +67,34 @@ impl Probes {
     }
 }
 
+impl Probes {
+    /// Asks the running server and a copy for the page with this number, counted round and round, and returns how long each took, in
+    /// milliseconds. `None`: there is no page that worked.
+    pub(super) fn time_both(&self, number: usize, copy: &RunningCopy) -> Option<(f64, f64)> {
+        let mut working = self.list.iter().filter_map(|(place, request, status)| {
+            let own = copy.copy.addresses.get(&request.listen)?;
+            let works = *status != 0 && *status < 500;
+            works.then_some((place, ServerPlace::Tcp(*own), request))
+        });
+        let count = working.clone().count();
+        let (theirs, own, request) = working.nth(number.checked_rem(count)?)?;
+        let time = |place: &ServerPlace| {
+            let started = read_clock();
+            let response = self.client.ask(place, request);
+            (response.status != 0).then(|| time_since(started).as_secs_f64() * 1000.0)
+        };
+        // In turn: an application may answer the second one from a cache.
+        let times = match number.is_multiple_of(2) {
+            true => (time(&own), time(theirs)),
+            false => {
+                let theirs = time(theirs);
+                (time(&own), theirs)
+            }
+        };
+        times.0.zip(times.1)
+    }
+}
+
 /// Sends requests to both servers, and collects what differs.
 pub(super) struct Comparison<'c> {
     /// Weir, on private ports.

@@ -16,7 +16,7 @@ use host::process::{self, ForkSide};
 use host::signal::Signal;
 use rt::clock::read_clock;
 
-use super::private_copy::PrivateCopy;
+use super::private_copy::{CanaryPlace, PrivateCopy};
 use super::time_since;
 use crate::load_configuration::{StartupSettings, load_from_disk};
 use crate::prepare::read_pid;
@@ -41,19 +41,22 @@ pub(super) struct RunningCopy {
 }
 
 impl RunningCopy {
-    /// Starts a copy of the server with this configuration.
+    /// Starts a copy of the server with this configuration, or a canary.
     pub(super) fn start(
         mut startup: StartupSettings,
         nodes: &[DirectiveNode],
+        canary: Option<CanaryPlace>,
     ) -> Result<RunningCopy, String> {
         let folder = TemporaryFolder(make_folder()?);
-        let (copy, held) = PrivateCopy::new(&folder.0, nodes)?;
+        let (copy, held) = PrivateCopy::new(&folder.0, nodes, canary)?;
         // Where the configuration itself names a place, the copy of the tree has another one; these are the defaults.
         startup.private = Some(copy.clone());
         startup.testing = false;
         startup.paths.pid = copy.pid_path();
-        startup.paths.error_log = Some(copy.log_path());
-        startup.paths.access_log = folder.0.join("access.log");
+        if !copy.is_canary() {
+            startup.paths.error_log = Some(copy.log_path());
+            startup.paths.access_log = folder.0.join("access.log");
+        }
         startup.paths.temporary.clone_from(&folder.0);
         startup.paths.own_folders = Vec::new();
         let output = folder.0.join("output");
@@ -88,6 +91,16 @@ impl RunningCopy {
             std::thread::sleep(PAUSE);
         }
         Ok(())
+    }
+
+    /// Whether it has ended by itself.
+    pub(super) fn has_ended(&self) -> bool {
+        process::reap_child().is_some_and(|(ended, _)| ended == self.process)
+    }
+
+    /// Sends its master a signal. An error would say that it has ended, which is found out otherwise.
+    pub(super) fn signal(&self, signal: Signal) {
+        let _ = process::kill(self.process, signal);
     }
 
     /// Why it has ended: its last messages.

@@ -1,4 +1,4 @@
-//! `weir takeover` and `weir shadow`: taking the place of a running nginx, live, after comparing with it, and giving it back.
+//! `weir takeover`, `weir shadow` and `weir canary`: taking the place of a running nginx, live, after comparing with it, and giving it back.
 //!
 //! ```text
 //! running        the server that is there: its command line, its compiled-in paths
@@ -8,13 +8,16 @@
 //! comparison     to both servers; compare says what two responses differ in, in groups
 //! replace        USR2, WINCH, probes, QUIT: one server in the place of the other, or back
 //! shadow         requests of clients, from the access log, in place of the battery
+//! canary         a share of the clients' connections, which the copy serves; access_log and its counts judge it
 //! command        arguments and reports
 //! ```
 //!
 //! Until the answer to the last question nothing is changed: the running server gets requests like any other client's, and its
 //! files are only read.
 
+mod access_log;
 mod battery;
+pub(crate) mod canary;
 mod client;
 mod command;
 mod compare;
@@ -44,7 +47,9 @@ use crate::startup_log::StartupLog;
 use crate::terminal;
 
 use command::TakeoverReport;
-pub(crate) use command::{ShadowArguments, TakeoverArguments, parse, parse_shadow};
+pub(crate) use command::{
+    CanaryArguments, ShadowArguments, TakeoverArguments, parse, parse_canary, parse_shadow,
+};
 use compare::ShownValues;
 use comparison::{Comparison, Probes, compare_all};
 use copy_process::RunningCopy;
@@ -160,7 +165,7 @@ fn compare_with_copy(
     let requests = battery::requests(nodes, prefix, arguments.requests);
     report.uncompared = battery::uncompared_listeners(nodes);
     // It ends with this function: the server that takes over must not meet it.
-    let copy = RunningCopy::start(prepared.copy_settings(server)?, nodes)?;
+    let copy = RunningCopy::start(prepared.copy_settings(server)?, nodes, None)?;
     let mut comparison = Comparison::new(&copy, ShownValues::All);
     compare_all(&mut comparison, &requests, arguments.rate, signals)?;
     report.requests = comparison.count;

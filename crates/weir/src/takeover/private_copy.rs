@@ -12,9 +12,14 @@
 //! ```
 //!
 //! Unix sockets get TCP ports, too: `allow` and `deny` see 127.0.0.1 then, as nginx sees the client of the battery elsewhere.
+//!
+//! A canary has clients. It keeps the addresses that it shares, and gets the private ones besides; it writes the logs of the
+//! configuration, and does what a request asks for. Only what the other server alone may write remains private: caches, temporary
+//! files, the pid file.
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use base::{BString, ByteSlice as _, Span};
@@ -47,6 +52,24 @@ const LEFT_OUT: &[&str] = &[
     "mirror",
     "post_action",
 ];
+
+/// Of these, those that a canary has.
+const KEPT_BY_CANARIES: &[&str] = &[
+    "access_log",
+    "error_log",
+    "worker_processes",
+    "proxy_store",
+    "fastcgi_store",
+    "uwsgi_store",
+    "scgi_store",
+    "dav_methods",
+    "create_full_put_path",
+    "mirror",
+    "post_action",
+];
+
+/// The name and the text of the format in which a canary logs for this command, beside the logs of the configuration.
+const OUTCOMES: (&str, &str) = ("weir_canary", "$status $request_time");
 
 /// Directives that name a directory for a cache.
 const CACHES: &[&str] = &[
@@ -83,7 +106,22 @@ pub(crate) struct PrivateCopy {
     folder: PathBuf,
     /// The private address of each address of the configuration.
     pub(super) addresses: BTreeMap<ListenKey, SocketAddr>,
+    canary: Option<CanaryPlace>,
 }
+
+/// What a canary shares with the running server.
+#[derive(Clone, Debug)]
+pub(super) struct CanaryPlace {
+    /// The addresses at which both have sockets.
+    pub(super) shared: Vec<SocketAddr>,
+    /// Its sockets there, until its master has taken them.
+    pub(super) sockets: SharedSockets,
+    /// Where requests are logged for which the configuration names no log.
+    pub(super) access_log: PathBuf,
+}
+
+/// Descriptors that one process of several takes.
+pub(super) type SharedSockets = std::sync::Arc<std::sync::Mutex<Vec<OwnedFd>>>;
 
 /// An address as `listen` has it: the engine, and the text with its defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -132,10 +170,12 @@ impl PrivateCopy {
     pub(super) fn new(
         folder: &Path,
         nodes: &[DirectiveNode],
+        canary: Option<CanaryPlace>,
     ) -> Result<(PrivateCopy, HeldPorts), String> {
         let mut copy = PrivateCopy {
             folder: folder.to_owned(),
             addresses: BTreeMap::new(),
+            canary,
         };
         if orders_certificates(nodes) {
             return Err(
@@ -169,18 +209,40 @@ impl PrivateCopy {
         self.folder.join("error.log")
     }
 
+    /// Whether it has clients, and writes what the configuration says.
+    pub(super) fn is_canary(&self) -> bool {
+        self.canary.is_some()
+    }
+
+    /// Where a canary logs how its requests ended, and the format.
+    pub(super) fn outcomes(&self) -> (PathBuf, &'static str) {
+        (self.folder.join("outcomes.log"), OUTCOMES.1)
+    }
+
+    /// The sockets at the shared addresses; once.
+    pub(crate) fn take_sockets(&self) -> Vec<OwnedFd> {
+        let sockets = self.canary.as_ref().map(|canary| canary.sockets.lock());
+        // A poisoned lock would be of a thread that panicked; here is only one.
+        sockets
+            .and_then(Result::ok)
+            .map_or_else(Vec::new, |mut sockets| std::mem::take(&mut *sockets))
+    }
+
     /// Changes a configuration into that of the copy.
     pub(crate) fn rewrite(&self, nodes: &mut Vec<DirectiveNode>) {
         for node in nodes.iter_mut() {
             let engine = node.name.text.to_str_lossy().into_owned();
             self.rewrite_node(node, &engine);
         }
-        nodes.retain(is_kept);
-        let path = |path: PathBuf| path.to_string_lossy().into_owned();
-        nodes.push(directive("pid", &[&path(self.pid_path())]));
-        nodes.push(directive("error_log", &[&path(self.log_path()), "notice"]));
-        nodes.push(directive("daemon", &["off"]));
-        nodes.push(directive("worker_processes", &["1"]));
+        let place = nodes.first().map_or(Span::NONE, |node| node.head);
+        nodes.retain(|node| self.keeps(node));
+        nodes.push(directive(place, "pid", &[&path_text(&self.pid_path())]));
+        nodes.push(directive(place, "daemon", &["off"]));
+        if !self.is_canary() {
+            let log = path_text(&self.log_path());
+            nodes.push(directive(place, "error_log", &[&log, "notice"]));
+            nodes.push(directive(place, "worker_processes", &["1"]));
+        }
     }
 
     /// Changes a directive, and those in its block. `engine` is the block of the main context around it: `http`, `stream` or `mail`.
@@ -195,17 +257,66 @@ impl PrivateCopy {
         // A block of very many lines is kept in another form until its lines are needed; here it becomes ordinary.
         let mut inside = node.block.nodes().to_vec();
         if name == "server" {
-            self.move_listeners(&mut inside, engine);
+            self.move_listeners(&mut inside, engine, node.head);
         }
-        inside.retain(is_kept);
+        inside.retain(|node| self.keeps(node));
         for node in &mut inside {
             self.rewrite_node(node, engine);
         }
-        // Blocks inside have lost their own logs, so this is true for all of them.
-        if name == "http" {
-            inside.push(directive("access_log", &["off"]));
+        match &self.canary {
+            Some(canary) if engine == "http" => self.log_outcomes(&mut inside, node, canary),
+            Some(_) => {}
+            // Blocks inside have lost their own logs, so this is true for all of them.
+            None if name == "http" => {
+                inside.push(directive(node.head, "access_log", &["off"]));
+            }
+            None => {}
         }
         node.block = BlockContent::Nodes(inside);
+    }
+
+    /// Whether a directive is part of the copy.
+    fn keeps(&self, node: &DirectiveNode) -> bool {
+        let is_in = |list: &[&str]| list.iter().any(|name| node.name.is(name));
+        !is_in(LEFT_OUT) || self.is_canary() && is_in(KEPT_BY_CANARIES)
+    }
+
+    /// Adds a log of outcomes wherever a block decides about its logs, which hide those of the block around it.
+    fn log_outcomes(
+        &self,
+        inside: &mut Vec<DirectiveNode>,
+        block: &DirectiveNode,
+        canary: &CanaryPlace,
+    ) {
+        let has_logs = named(inside, "access_log").next().is_some();
+        let is_http = block.name.is("http");
+        let log = |path: &Path, format: &str| {
+            directive(block.head, "access_log", &[&path_text(path), format])
+        };
+        if is_http {
+            // A format has to be there before it is used.
+            let format = directive(block.head, "log_format", &[OUTCOMES.0, OUTCOMES.1]);
+            inside.insert(0, format);
+            if !has_logs {
+                inside.push(log(&canary.access_log, "combined"));
+            }
+        }
+        let is_off = |node: &DirectiveNode| node.args.first().is_some_and(|word| word.is("off"));
+        inside.retain(|node| !node.name.is("access_log") || !is_off(node));
+        if has_logs || is_http {
+            inside.push(log(&self.outcomes().0, OUTCOMES.0));
+        }
+    }
+
+    /// Whether both servers have sockets at an address.
+    fn shares(&self, key: &ListenKey) -> bool {
+        let Some(canary) = &self.canary else {
+            return false;
+        };
+        let addresses = key.address.to_socket_addrs();
+        addresses.is_ok_and(|mut list| {
+            list.len() > 0 && list.all(|address| canary.shared.contains(&address))
+        })
     }
 
     /// A cache of its own, empty at first, in place of one that the running server writes.
@@ -230,8 +341,9 @@ impl PrivateCopy {
 
     /// Gives the `listen` lines of a server their private addresses. Servers that share an address keep sharing one, so names and
     /// `default_server` decide between them as before.
-    fn move_listeners(&self, inside: &mut Vec<DirectiveNode>, engine: &str) {
+    fn move_listeners(&self, inside: &mut Vec<DirectiveNode>, engine: &str, place: Span) {
         let mut has_any = false;
+        let mut public = Vec::new();
         for node in inside.iter_mut().filter(|node| node.name.is("listen")) {
             has_any = true;
             let Some((word, parameters)) = node.args.split_first() else {
@@ -239,6 +351,13 @@ impl PrivateCopy {
             };
             let key = ListenKey::new(engine, &word.text);
             let private = self.addresses.get(&key).filter(|_| !is_datagram(node));
+            if private.is_some() && self.shares(&key) {
+                let mut listen = node.clone();
+                // There is one socket, which came with the start: the kernel counts on its place among those of the address.
+                let kept = listen.args.iter().filter(|word| !word.is("reuseport"));
+                listen.args = kept.cloned().collect();
+                public.push(listen);
+            }
             node.args = match private {
                 Some(address) => {
                     let address = new_word(&address.to_string());
@@ -252,18 +371,22 @@ impl PrivateCopy {
             };
         }
         inside.retain(|node| !node.name.is("listen") || !node.args.is_empty());
+        inside.append(&mut public);
+        let default = ListenKey::default_of_http();
         if !has_any
             && engine == "http"
-            && let Some(address) = self.addresses.get(&ListenKey::default_of_http())
+            && let Some(address) = self.addresses.get(&default)
         {
-            inside.push(directive("listen", &[&address.to_string()]));
+            inside.push(directive(place, "listen", &[&address.to_string()]));
+            if self.shares(&default) {
+                inside.push(directive(place, "listen", &[&default.address]));
+            }
         }
     }
 }
 
-/// Whether a directive is part of the copy.
-fn is_kept(node: &DirectiveNode) -> bool {
-    !LEFT_OUT.iter().any(|name| node.name.is(name))
+fn path_text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
 }
 
 /// Whether a `listen` is for datagrams. HTTP/3 is not compared.
@@ -351,13 +474,14 @@ fn new_word(text: &str) -> DirectiveWord {
     }
 }
 
-/// A directive that is in no file. Errors about it could not show a place, so it must be valid.
-fn directive(name: &str, args: &[&str]) -> DirectiveNode {
+/// A directive that is in no file. It needs a place all the same, because one without is a default: that of the block around it.
+/// Errors would show that, so the directive must be valid.
+fn directive(place: Span, name: &str, args: &[&str]) -> DirectiveNode {
     DirectiveNode {
         name: new_word(name),
         args: args.iter().map(|text| new_word(text)).collect(),
         block: BlockContent::None,
-        head: Span::NONE,
+        head: place,
         span: Span::NONE,
     }
 }
@@ -369,14 +493,15 @@ mod tests {
     fn block(name: &str, inside: Vec<DirectiveNode>) -> DirectiveNode {
         DirectiveNode {
             block: BlockContent::Nodes(inside),
-            ..directive(name, &[])
+            ..directive(Span::NONE, name, &[])
         }
     }
 
     #[test]
     fn certificates_are_ordered_by_one_server_only() {
-        let copied = |inside| PrivateCopy::new(Path::new("/nowhere"), &[block("http", inside)]);
-        assert!(copied(vec![directive("gzip", &["on"])]).is_ok());
+        let copied =
+            |inside| PrivateCopy::new(Path::new("/nowhere"), &[block("http", inside)], None);
+        assert!(copied(vec![directive(Span::NONE, "gzip", &["on"])]).is_ok());
         let issuer = block("acme_issuer", Vec::new());
         assert!(copied(vec![issuer]).is_err_and(|why| why.contains("--requests 0")));
     }
@@ -390,9 +515,9 @@ mod tests {
                 .collect()
         };
         let lines = [
-            directive("listen", &["443", "ssl"]),
-            directive("listen", &["443", "quic"]),
-            directive("listen", &["8080", "proxy_protocol"]),
+            directive(Span::NONE, "listen", &["443", "ssl"]),
+            directive(Span::NONE, "listen", &["443", "quic"]),
+            directive(Span::NONE, "listen", &["8080", "proxy_protocol"]),
         ];
         let expected = [
             ("0.0.0.0:443".to_owned(), true, false),
@@ -400,7 +525,10 @@ mod tests {
         ];
         assert_eq!(places(&lines), expected);
         // As nginx before 1.25 has it.
-        let former = [directive("ssl", &["on"]), directive("listen", &["443"])];
+        let former = [
+            directive(Span::NONE, "ssl", &["on"]),
+            directive(Span::NONE, "listen", &["443"]),
+        ];
         assert!(places(&former)[0].1 && places(&former[..1])[0].1);
     }
 

@@ -298,13 +298,20 @@ fn stat(number: u32) -> Option<(u8, u32)> {
 
 /// Whether a master has a worker process that accepts connections, rather than only finishing its requests.
 fn has_worker(master: u32) -> bool {
+    !workers_of(master).is_empty()
+}
+
+/// The worker processes of a master that accept connections.
+pub(super) fn workers_of(master: u32) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let accepts = |number: &u32| {
+        let title = std::fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
+        let title = String::from_utf8_lossy(&title);
+        title.contains(": worker process") && !title.contains("is shutting down")
+    };
     numbers
         .filter(|number| stat(*number).is_some_and(|(_, parent)| parent == master))
-        .filter_map(|number| std::fs::read(format!("/proc/{number}/cmdline")).ok())
-        .any(|title| {
-            let title = String::from_utf8_lossy(&title);
-            title.contains(": worker process") && !title.contains("is shutting down")
-        })
+        .filter(accepts)
+        .collect()
 }

@@ -15,6 +15,7 @@ use conf::DirectiveNode;
 use host::process;
 use rt::clock::read_clock;
 
+use super::access_log::{AccessLogs, LoggedRequest};
 use super::client::ComparedRequest;
 use super::command::{ShadowArguments, TakeoverReport};
 use super::compare::ShownValues;
@@ -24,10 +25,6 @@ use super::private_copy::{ListenPlace, listen_places, named};
 use super::running::{self, ServerKind};
 use super::{DIFFERENT, PreparedTakeover, block_signals, time_since};
 use crate::terminal;
-
-mod access_log;
-
-use access_log::{AccessLogs, LoggedRequest};
 
 /// How often the logs are looked at.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -75,7 +72,7 @@ fn follow(arguments: &ShadowArguments, report: &mut TakeoverReport) -> Result<()
         None => AccessLogs::all(prepared.nodes(), &prepared.startup.paths),
     }?;
     let signals = block_signals()?;
-    let copy = RunningCopy::start(prepared.copy_settings(&server)?, prepared.nodes())?;
+    let copy = RunningCopy::start(prepared.copy_settings(&server)?, prepared.nodes(), None)?;
     let mut comparison = Comparison::new(&copy, ShownValues::None);
     if !arguments.json {
         terminal::report_line(format_args!(

@@ -100,8 +100,8 @@ mod kept {
         // Now rather than when it is used again: that request should not wait for it.
         encoder.reset();
         // At the end of a thread nothing is kept any more.
-        // The slow steps of other codings run on pool threads, but gzip's never do, so this is the
-        // loop's own list.
+        // Steps may run on a pool's thread, but an encoder comes back from there before it is dropped,
+        // so this is the loop's own list.
         let _ = ENCODERS.try_with(|encoders| {
             let mut encoders = encoders.borrow_mut();
             if encoders.len() < KEPT {

@@ -86,6 +86,10 @@ fn set_field(
             // What an upstream sent byte by byte no longer counts.
             out.content_type_as_sent = None;
             out.set_content_type(value);
+            // The lines that follow refer to the new one, also of a 304.
+            if out.status == 304 {
+                out.type_not_sent = std::mem::take(&mut out.content_type);
+            }
             out.fields.remove_known(KnownField::ContentType);
         }
         KnownField::ContentLength => return set_length(out, value),
@@ -159,6 +163,8 @@ fn set_matching(out: &mut Response, field: &NamedField, value: &[u8]) {
 /// Sets `Content-Length`. A shorter length truncates the content. A longer one is ignored: the
 /// client would wait for the rest in vain, and take the next response for it.
 fn set_length(out: &mut Response, value: &[u8]) -> Result<(), InvalidResponseValue> {
+    // The content may be cut.
+    out.identity = None;
     if value.is_empty() {
         out.content_length = None;
         // The connection would derive the length from the body again.

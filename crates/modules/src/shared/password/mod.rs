@@ -7,10 +7,11 @@
 //! | `$apr1$…`, `$1$…` | the MD5 crypt of Apache and of old Unix systems |
 //! | `$5$…`, `$6$…` | SHA-256 and SHA-512 crypt |
 //! | `$2a$…`, `$2b$…`, `$2x$…`, `$2y$…` | bcrypt |
+//! | `$y$…` | yescrypt, the default of newer systems |
 //! | thirteen characters | traditional DES crypt |
 //!
-//! These are the formats that nginx accepts together with glibc's `crypt(3)`. What newer systems
-//! have added (`$y$`, `$7$`) is not supported. Slow hashes are slow on purpose: see
+//! These are the formats that nginx accepts together with the `crypt(3)` of most systems. `$7$` (scrypt) and
+//! `$gy$` are not supported. Slow hashes are slow on purpose: see
 //! [`PasswordHash::is_slow`].
 
 mod des;
@@ -20,6 +21,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha_crypt::{PasswordVerifier, ShaCrypt};
 use sha1::{Digest, Sha1};
+use yescrypt::Yescrypt;
 
 /// The size of a SHA-1 value; in `{SSHA}` the salt follows it.
 const SHA1_SIZE: usize = 20;
@@ -40,6 +42,8 @@ pub(crate) enum PasswordHash {
     ShaCrypt(Box<str>),
     /// `$2y$` and its kin, as written.
     Bcrypt(Box<str>),
+    /// `$y$`, as written.
+    Yescrypt(Box<str>),
     /// DES crypt, as written.
     Des(Box<[u8]>),
     /// A known format with an invalid value: no password matches.
@@ -76,6 +80,12 @@ impl PasswordHash {
         if let [b'$', b'2', b'a' | b'b' | b'x' | b'y', b'$', ..] = text {
             return as_str(PasswordHash::Bcrypt);
         }
+        if text.starts_with(b"$y$") {
+            return match is_yescrypt(text) {
+                true => as_str(PasswordHash::Yescrypt),
+                false => PasswordHash::Malformed,
+            };
+        }
         if des::is_hash(text) {
             PasswordHash::Des(text.into())
         } else {
@@ -94,7 +104,22 @@ impl PasswordHash {
             PasswordHash::Md5Crypt(_)
             | PasswordHash::ShaCrypt(_)
             | PasswordHash::Bcrypt(_)
+            | PasswordHash::Yescrypt(_)
             | PasswordHash::Des(_) => true,
+        }
+    }
+
+    /// A slow hash as it is written in the file; empty for the others.
+    pub(crate) fn written(&self) -> &[u8] {
+        match self {
+            PasswordHash::Md5Crypt(text) | PasswordHash::Des(text) => text,
+            PasswordHash::ShaCrypt(text)
+            | PasswordHash::Bcrypt(text)
+            | PasswordHash::Yescrypt(text) => text.as_bytes(),
+            PasswordHash::Plain(_)
+            | PasswordHash::Sha1 { .. }
+            | PasswordHash::Malformed
+            | PasswordHash::Unknown => &[],
         }
     }
 
@@ -120,12 +145,41 @@ impl PasswordHash {
                 .verify_password(password, &**known)
                 .is_ok(),
             PasswordHash::Bcrypt(known) => bcrypt::verify(password, known).unwrap_or(false),
+            PasswordHash::Yescrypt(known) => Yescrypt::default()
+                .verify_password(password, &**known)
+                .is_ok(),
             PasswordHash::Des(known) => {
                 constant_time_eq(known, &des::crypt(password, [known[0], known[1]]))
             }
             PasswordHash::Malformed | PasswordHash::Unknown => false,
         }
     }
+}
+
+/// The most memory that a yescrypt hash may ask for, in bytes: that of the highest cost of `mkpasswd`.
+const YESCRYPT_MEMORY: u64 = 1 << 30;
+
+/// Characters of a yescrypt value: 32 bytes. One that is shorter would fit more passwords.
+const YESCRYPT_VALUE: usize = 43;
+
+/// Whether this is `$y$parameters$salt$value`, with parameters that can be computed. Asked when the file is read, so that a
+/// line whose cost is a mistake takes neither the memory nor the time at a login.
+fn is_yescrypt(text: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(text) else {
+        return false;
+    };
+    let parts: Vec<&str> = text.split('$').collect();
+    let ["", "y", parameters, _salt, value] = parts[..] else {
+        return false;
+    };
+    let parameters = parameters.parse::<yescrypt::Params>();
+    // 128 bytes are the unit of both numbers.
+    let memory = parameters.map(|all| {
+        all.n()
+            .saturating_mul(u64::from(all.r()))
+            .saturating_mul(128)
+    });
+    value.len() == YESCRYPT_VALUE && memory.is_ok_and(|memory| memory <= YESCRYPT_MEMORY)
 }
 
 /// Parses the Base64 of `{SHA}` and `{SSHA}`: a digest and, if anything is left, a salt.
@@ -161,11 +215,13 @@ const CRYPT_DIGITS: &[u8; 64] = b"./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefgh
 mod tests {
     use super::*;
 
+    const YESCRYPT_SECRET: &str = "$y$j75$saltsaltsalt$jyf/lxrpdyAIshWRo1x5DRC6KIE7sNRRtjcomR3PgHA";
+
     fn fits(hash: &str, password: &str) -> bool {
         PasswordHash::parse(hash.as_bytes()).matches(password.as_bytes())
     }
 
-    /// Values made by openssl and glibc.
+    /// Values made by openssl, glibc and libxcrypt.
     #[test]
     fn each_format_knows_its_password_and_no_other() {
         let hashes = [
@@ -176,6 +232,7 @@ mod tests {
             "$5$saltsalt$0IyaXrmV7.sGNS6tirgqHLqX/G.FBvgkYA.lpPdS5sA",
             "$6$saltsalt$TVLlQcbpFVof5W3Yz4DTP6gRstiNuHwwTt6GLc1E5n0U0aDehy0S5knV8wiOQSpT0Y77vwPZN.Pq.H91p5hVO1",
             "./17m29LFAflg",
+            YESCRYPT_SECRET,
         ];
         for hash in hashes {
             assert!(fits(hash, "secret"), "{hash}");
@@ -212,8 +269,28 @@ mod tests {
         }
         assert_eq!(PasswordHash::parse(b""), PasswordHash::Unknown);
         assert_eq!(
-            PasswordHash::parse(b"$y$j9T$salt$value"),
+            PasswordHash::parse(b"$7$C6..../....salt$value"),
             PasswordHash::Unknown
         );
+    }
+
+    #[test]
+    fn a_yescrypt_hash_has_a_whole_value_and_bounded_memory() {
+        let value = "a".repeat(43);
+        let parsed = |text: &str| PasswordHash::parse(text.as_bytes());
+        let good = format!("$y$j9T$saltsalt${value}");
+        assert_eq!(parsed(&good), PasswordHash::Yescrypt(good.as_str().into()));
+        for broken in [
+            "$y$".to_owned(),
+            "$y$j9T$salt$".to_owned(),
+            "$y$j9T$salt$value".to_owned(),
+            format!("$y$j9T$salt${value}$more"),
+            format!("$y$$salt${value}"),
+            format!("$y$\u{e4}$salt${value}"),
+            // 2^63 blocks.
+            format!("$y$jzzT$salt${value}"),
+        ] {
+            assert_eq!(parsed(&broken), PasswordHash::Malformed, "{broken}");
+        }
     }
 }

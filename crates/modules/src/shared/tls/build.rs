@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base::Span;
@@ -87,6 +87,7 @@ pub(crate) fn service(
             _ => None,
         },
         settings,
+        quic: OnceLock::new(),
         rejects: conf.reject_handshake,
         verify_client: conf.verify_client,
         status: super::ocsp::status_check(conf)?,
@@ -106,6 +107,7 @@ fn without_certificates(conf: &TlsConf) -> Result<ServerTls, Diagnostic> {
     Ok(ServerTls {
         settings: None,
         http2: None,
+        quic: OnceLock::new(),
         rejects: false,
         verify_client: conf.verify_client,
         status: super::ocsp::status_check(conf)?,

@@ -1,32 +1,11 @@
 //! Decodes header blocks (RFC 7541, section 6).
 
 use super::static_table;
-use super::table::{DynamicTable, EntryName};
-use super::{ENTRY_OVERHEAD, TABLE_SIZE_DEFAULT, integer};
+use super::{DecodedField, DecodedList, ListLimits, TABLE_SIZE_DEFAULT};
+use crate::field_section::dynamic_table::{DynamicTable, EntryName};
+use crate::field_section::integer;
 use crate::huffman;
 use crate::known_fields::KnownField;
-
-/// A field of a header block.
-#[derive(Clone, Copy, Debug)]
-pub struct DecodedField<'a> {
-    /// The name as sent. The receiver has to check that it is a valid field name.
-    pub name: &'a [u8],
-    /// The value as sent.
-    pub value: &'a [u8],
-    /// The known name, if it is one: tables have it without another lookup.
-    pub known: KnownField,
-    /// It must never be indexed, not even by the next hop (section 7.1.3).
-    pub never_indexed: bool,
-}
-
-/// The limits of a header list.
-#[derive(Clone, Copy, Debug)]
-pub struct ListLimits {
-    /// The bytes of names and values, plus 32 per field: `SETTINGS_MAX_HEADER_LIST_SIZE`.
-    pub max_size: usize,
-    /// The number of fields.
-    pub max_fields: usize,
-}
 
 /// How to treat a list that exceeds its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,17 +14,6 @@ enum OverLimit {
     KeepTable,
     /// Stop: there will be no next block.
     Stop,
-}
-
-/// The result of decoding a header block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DecodedList {
-    /// The list's size as [`ListLimits::max_size`] counts it.
-    pub size: usize,
-    /// The number of fields.
-    pub fields: usize,
-    /// The list exceeded its limits, and the fields from there on were not passed on.
-    pub too_large: bool,
 }
 
 /// A block that cannot be decompressed: COMPRESSION_ERROR, and the end of the connection, since
@@ -132,11 +100,7 @@ impl HpackDecoder {
         beyond: OverLimit,
         mut take: impl FnMut(DecodedField<'_>),
     ) -> Result<DecodedList, HpackError> {
-        let mut decoded = DecodedList {
-            size: 0,
-            fields: 0,
-            too_large: false,
-        };
+        let mut decoded = DecodedList::default();
         let mut rest = block;
         while let Some((&first, after)) = rest.split_first() {
             rest = after;
@@ -145,11 +109,7 @@ impl HpackDecoder {
                 continue;
             }
             let field = self.field(first, &mut rest)?;
-            decoded.size += field.name.len() + field.value.len() + ENTRY_OVERHEAD;
-            decoded.fields += 1;
-            decoded.too_large |=
-                decoded.size > limits.max_size || decoded.fields > limits.max_fields;
-            if !decoded.too_large {
+            if decoded.count(&field, &limits) {
                 take(field);
             } else if beyond == OverLimit::Stop {
                 break;

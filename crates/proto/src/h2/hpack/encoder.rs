@@ -4,21 +4,10 @@
 //! every message never evict those that recur.
 
 use super::static_table;
-use super::table::{DynamicTable, EntryName};
-use super::{ENTRY_OVERHEAD, TABLE_SIZE_DEFAULT, integer};
-use crate::huffman;
+use super::{ENTRY_OVERHEAD, FieldSecrecy, TABLE_SIZE_DEFAULT};
+use crate::field_section::dynamic_table::{DynamicTable, EntryName};
+use crate::field_section::{hash_text, integer, write_text};
 use crate::known_fields::KnownField;
-
-/// Whether the compression of a value may reveal it (section 7.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FieldSecrecy {
-    /// The field may be indexed.
-    Open,
-    /// The field is sent as a literal each time.
-    Private,
-    /// The field is a never-indexed literal, for every hop.
-    Secret,
-}
 
 /// Encodes the header blocks of one connection, in order.
 #[derive(Debug)]
@@ -123,9 +112,9 @@ impl HpackEncoder {
         }
         integer::write(name_index, 0, 4, out);
         if name_index == 0 {
-            write_text(name, out);
+            write_text(name, 0, 7, out);
         }
-        write_text(value, out);
+        write_text(value, 0, 7, out);
     }
 
     /// Appends a field, whose name may have any case.
@@ -148,9 +137,9 @@ impl HpackEncoder {
             integer::write(name_index, pattern, 4, out);
             if name_index == 0 {
                 self.name.extend(name.iter().map(u8::to_ascii_lowercase));
-                write_text(&self.name, out);
+                write_text(&self.name, 0, 7, out);
             }
-            return write_text(value, out);
+            return write_text(value, 0, 7, out);
         }
         if name_index == 0 {
             self.name.extend(name.iter().map(u8::to_ascii_lowercase));
@@ -168,10 +157,10 @@ impl HpackEncoder {
         out: &mut Vec<u8>,
     ) {
         let name_hash = match name_index {
-            0 => hash(0, &self.name),
+            0 => hash_text(0, &self.name),
             index => index as u32,
         };
-        let field_hash = hash(name_hash, value);
+        let field_hash = hash_text(name_hash, value);
         let mut name_index = name_index;
         for (i, entry) in self.table.entries().take(LOOKED_AT).enumerate() {
             if entry.hashes == (name_hash, field_hash)
@@ -197,9 +186,9 @@ impl HpackEncoder {
         let (pattern, prefix) = if inserts { (0x40, 6) } else { (0, 4) };
         integer::write(name_index, pattern, prefix, out);
         if name_index == 0 {
-            write_text(&self.name, out);
+            write_text(&self.name, 0, 7, out);
         }
-        write_text(value, out);
+        write_text(value, 0, 7, out);
         if inserts {
             let name = match entry_of_name {
                 Some(i) => EntryName::Entry(i),
@@ -236,32 +225,6 @@ fn is_steady(known: KnownField) -> bool {
             | KnownField::Te
             | KnownField::Date
     )
-}
-
-/// A fast hash. A collision costs only a comparison: the texts decide.
-fn hash(seed: u32, text: &[u8]) -> u32 {
-    const K: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mut state = u64::from(seed) ^ (text.len() as u64) << 32;
-    let (words, rest) = text.as_chunks::<8>();
-    for word in words {
-        state = (state.rotate_left(5) ^ u64::from_le_bytes(*word)).wrapping_mul(K);
-    }
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    state = (state.rotate_left(5) ^ u64::from_le_bytes(last)).wrapping_mul(K);
-    (state >> 32) as u32
-}
-
-/// Appends a string, Huffman-coded if that is shorter.
-fn write_text(text: &[u8], out: &mut Vec<u8>) {
-    let coded = huffman::encoded_length(text);
-    if coded < text.len() {
-        integer::write(coded, 0x80, 7, out);
-        huffman::encode(text, out);
-    } else {
-        integer::write(text.len(), 0, 7, out);
-        out.extend_from_slice(text);
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,338 @@
+//! A connection in the middle: the library's state machine, its timer, and who waits for what.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use bytes::Bytes;
+use quinn_proto::{
+    Connection, ConnectionEvent, ConnectionHandle, Dir, Event, StreamEvent, StreamId, Transmit,
+    VarInt,
+};
+use rt::net::SocketAddress;
+
+use super::connection::QuicClosed;
+use super::endpoint::{QuicEndpoint, SendOutcome};
+use super::path_proof::PathProof;
+use crate::tls::AgreedParameters;
+
+/// How many sends one connection makes in a turn of the loop before others have theirs.
+const MOST_SENDS: usize = 16;
+
+/// How many datagrams one send has at most: a burst that no router need fear.
+const MOST_SEGMENTS: usize = 20;
+
+/// What a task waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum WaitingFor {
+    Handshake,
+    Accept(Dir),
+    Open,
+    Read(StreamId),
+    Write(StreamId),
+    Stop(StreamId),
+    End,
+}
+
+/// A connection and what runs it.
+pub(super) struct ConnectionLink {
+    pub(super) endpoint: Rc<QuicEndpoint>,
+    handle: ConnectionHandle,
+    pub(super) core: RefCell<Connection>,
+    /// Who waits: the task that asked last.
+    waiting: RefCell<HashMap<WaitingFor, Waker>>,
+    closed: RefCell<Option<QuicClosed>>,
+    is_connected: Cell<bool>,
+    /// It stands in the endpoint's list.
+    pub(super) is_dirty: Cell<bool>,
+    /// What the socket had no room for.
+    unsent: RefCell<Option<(Transmit, Vec<u8>)>>,
+    timer: rt::Timer,
+    timer_task: OnceCell<rt::AbortHandle>,
+    /// The address that packets go to, whether it was validated or not.
+    present: Cell<SocketAddr>,
+    /// The address that was validated last.
+    validated: Cell<SocketAddr>,
+    proof: Arc<PathProof>,
+}
+
+impl ConnectionLink {
+    pub(super) fn new(
+        endpoint: &Rc<QuicEndpoint>,
+        handle: ConnectionHandle,
+        core: Connection,
+        proof: Arc<PathProof>,
+    ) -> Rc<ConnectionLink> {
+        let peer = core.remote_address();
+        let link = Rc::new(ConnectionLink {
+            endpoint: Rc::clone(endpoint),
+            handle,
+            core: RefCell::new(core),
+            waiting: RefCell::default(),
+            closed: RefCell::default(),
+            is_connected: Cell::new(false),
+            is_dirty: Cell::new(false),
+            unsent: RefCell::default(),
+            timer: rt::Timer::new(),
+            timer_task: OnceCell::new(),
+            present: Cell::new(peer),
+            validated: Cell::new(peer),
+            proof,
+        });
+        let timed = Rc::downgrade(&link);
+        let task = rt::spawn_abortable("quic timer", async move {
+            // The link ends this task before it ends itself.
+            while let Some(link) = timed.upgrade() {
+                link.timer.expired().await;
+                link.timer.clear();
+                link.core.borrow_mut().handle_timeout(rt::now());
+                link.take_events();
+                link.mark_dirty();
+            }
+        });
+        // It is new, so the cell is empty.
+        let _ = link.timer_task.set(task);
+        link
+    }
+
+    // -- what the engine asks --
+
+    pub(super) fn wait_for(&self, what: WaitingFor, context: &Context<'_>) {
+        let mut waiting = self.waiting.borrow_mut();
+        match waiting.get_mut(&what) {
+            Some(waker) => waker.clone_from(context.waker()),
+            None => drop(waiting.insert(what, context.waker().clone())),
+        }
+    }
+
+    pub(super) fn forget_waiting(&self, what: WaitingFor) {
+        self.waiting.borrow_mut().remove(&what);
+    }
+
+    fn wake(&self, what: WaitingFor) {
+        let waker = self.waiting.borrow_mut().remove(&what);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.is_connected.get()
+    }
+
+    pub(super) fn closed(&self) -> Option<QuicClosed> {
+        self.closed.borrow().clone()
+    }
+
+    pub(super) fn peer_address(&self) -> SocketAddr {
+        self.validated.get()
+    }
+
+    pub(super) fn local_address(&self) -> SocketAddress {
+        let bound = self.endpoint.local_address();
+        match (self.core.borrow().local_ip(), &bound) {
+            (Some(ip), SocketAddress::Inet(bound)) => {
+                SocketAddress::Inet(SocketAddr::new(ip.to_canonical(), bound.port()))
+            }
+            _ => bound,
+        }
+    }
+
+    /// What the handshake has agreed on, once it is complete or has accepted early data.
+    pub(super) fn agreed(&self) -> Option<AgreedParameters> {
+        let core = self.core.borrow();
+        if !self.is_connected.get() && !core.has_0rtt() {
+            return None;
+        }
+        let data = core.crypto_session().handshake_data()?;
+        data.downcast().ok().map(|agreed| *agreed)
+    }
+
+    pub(super) fn poll_agreed(
+        &self,
+        context: &Context<'_>,
+    ) -> Poll<Result<AgreedParameters, QuicClosed>> {
+        if let Some(closed) = self.closed() {
+            return Poll::Ready(Err(closed));
+        }
+        if let Some(agreed) = self.agreed() {
+            return Poll::Ready(Ok(agreed));
+        }
+        self.wait_for(WaitingFor::Handshake, context);
+        Poll::Pending
+    }
+
+    pub(super) fn close(self: &Rc<Self>, code: VarInt, reason: &[u8]) {
+        if self.closed.borrow().is_some() {
+            return;
+        }
+        let reason = Bytes::copy_from_slice(reason);
+        self.core.borrow_mut().close(rt::now(), code, reason);
+        self.end(QuicClosed::Here);
+        self.mark_dirty();
+    }
+
+    fn end(&self, why: QuicClosed) {
+        if self.closed.borrow().is_some() {
+            return;
+        }
+        *self.closed.borrow_mut() = Some(why);
+        if !self.is_connected.get() {
+            self.endpoint
+                .half_open
+                .set(self.endpoint.half_open.get() - 1);
+        }
+        let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
+        for waker in waiting.into_values() {
+            waker.wake();
+        }
+    }
+
+    // -- what the network brings --
+
+    /// Takes a datagram from this address.
+    pub(super) fn take_datagram(self: &Rc<Self>, event: ConnectionEvent, from: SocketAddr) {
+        let present = {
+            let mut core = self.core.borrow_mut();
+            core.handle_event(event);
+            core.remote_address()
+        };
+        self.note_path(present, from);
+        self.take_events();
+        self.mark_dirty();
+    }
+
+    /// Notes where the client is. Only a new address that is validated counts.
+    fn note_path(&self, present: SocketAddr, from: SocketAddr) {
+        if self.present.replace(present) != present {
+            if present == self.validated.get() {
+                self.proof.end();
+            } else {
+                self.proof.begin();
+            }
+        }
+        if self.proof.is_watching() && self.proof.is_proved(from == present) {
+            self.validated.set(present);
+            self.proof.end();
+        }
+    }
+
+    /// Wakes whoever waits for what has happened.
+    pub(super) fn take_events(&self) {
+        loop {
+            // Its own statement: those who are woken may use the connection.
+            let event = self.core.borrow_mut().poll();
+            let Some(event) = event else { return };
+            match event {
+                Event::Connected => {
+                    if !self.is_connected.replace(true) && self.closed.borrow().is_none() {
+                        self.endpoint
+                            .half_open
+                            .set(self.endpoint.half_open.get() - 1);
+                    }
+                    self.wake(WaitingFor::Handshake);
+                }
+                Event::HandshakeDataReady => self.wake(WaitingFor::Handshake),
+                Event::ConnectionLost { reason } => self.end(QuicClosed::of(&reason)),
+                Event::Stream(event) => self.take_stream_event(event),
+                Event::DatagramReceived | Event::DatagramsUnblocked => {}
+            }
+        }
+    }
+
+    fn take_stream_event(&self, event: StreamEvent) {
+        match event {
+            StreamEvent::Opened { dir } => self.wake(WaitingFor::Accept(dir)),
+            StreamEvent::Readable { id } => self.wake(WaitingFor::Read(id)),
+            StreamEvent::Writable { id } => self.wake(WaitingFor::Write(id)),
+            StreamEvent::Finished { id } => self.wake(WaitingFor::Stop(id)),
+            StreamEvent::Stopped { id, .. } => {
+                self.wake(WaitingFor::Stop(id));
+                self.wake(WaitingFor::Write(id));
+            }
+            StreamEvent::Available { dir: Dir::Uni } => self.wake(WaitingFor::Open),
+            StreamEvent::Available { dir: Dir::Bi } => {}
+        }
+    }
+
+    // -- what leaves --
+
+    /// Has the endpoint send what there is to send, at the end of this turn.
+    pub(super) fn mark_dirty(self: &Rc<Self>) {
+        if !self.is_dirty.replace(true) {
+            self.endpoint.note_dirty(Rc::clone(self));
+        }
+    }
+
+    /// Sends what there is to send, as far as the socket takes it and others need not wait.
+    pub(super) fn transmit(self: &Rc<Self>, now: Instant, buffer: &mut Vec<u8>) {
+        self.serve_endpoint();
+        if !self.send_unsent() {
+            return self.endpoint.note_blocked(Rc::clone(self));
+        }
+        let segments = self.endpoint.most_segments().min(MOST_SEGMENTS);
+        for _ in 0..MOST_SENDS {
+            buffer.clear();
+            let sent = self.core.borrow_mut().poll_transmit(now, segments, buffer);
+            let Some(transmit) = sent else {
+                return self.settle();
+            };
+            if self.proof.is_watching() {
+                self.proof
+                    .sent_to_new(transmit.destination == self.present.get());
+            }
+            if self.endpoint.send(&transmit, buffer) == SendOutcome::Full {
+                *self.unsent.borrow_mut() = Some((transmit, buffer.clone()));
+                return self.endpoint.note_blocked(Rc::clone(self));
+            }
+        }
+        self.endpoint.resume_next_turn(Rc::clone(self));
+    }
+
+    fn send_unsent(&self) -> bool {
+        let Some((transmit, content)) = self.unsent.borrow_mut().take() else {
+            return true;
+        };
+        if self.endpoint.send(&transmit, &content) == SendOutcome::Full {
+            *self.unsent.borrow_mut() = Some((transmit, content));
+            return false;
+        }
+        true
+    }
+
+    /// Passes on what the library's connection has for its endpoint.
+    fn serve_endpoint(&self) {
+        loop {
+            let event = self.core.borrow_mut().poll_endpoint_events();
+            let Some(event) = event else { return };
+            let answer = self.endpoint.handle_event(self.handle, event);
+            if let Some(answer) = answer {
+                self.core.borrow_mut().handle_event(answer);
+            }
+        }
+    }
+
+    /// Everything was sent: sets the timer, or ends.
+    fn settle(self: &Rc<Self>) {
+        self.serve_endpoint();
+        let (next, is_drained) = {
+            let mut core = self.core.borrow_mut();
+            (core.poll_timeout(), core.is_drained())
+        };
+        if is_drained {
+            self.take_events();
+            if let Some(task) = self.timer_task.get() {
+                task.abort();
+            }
+            return self.endpoint.forget(self.handle);
+        }
+        match next {
+            Some(at) => self.timer.set_deadline(at),
+            None => self.timer.clear(),
+        }
+    }
+}

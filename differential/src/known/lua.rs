@@ -1,0 +1,176 @@
+//! What scripts see: differences of single calls, and changes of lua-nginx-module and of LuaJIT since those of the distribution.
+
+use super::evidence::any_pair;
+use super::{Reason, Rule};
+use crate::case::Act;
+use crate::compare::is_told_by_scripts;
+use crate::version::Version;
+
+/// In the order of `docs/compat.md`.
+pub(super) const LUA: &[Rule] = &[
+    Rule {
+        name: "words-of-wrong-arguments",
+        text: "The error for an argument of a wrong type names the function that the script called; lua-resty-core's names one inside the \
+               module (`ngx_http_lua_ffi_set_resp_status`).",
+        reason: Reason::Chance("the names of functions inside the module are no promise"),
+        before: None,
+        matches: |seen| {
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
+            let has_name = oracle.contains("_lua_ffi_") || oracle.contains("'ngx_lua_ffi_");
+            seen.is("script: ")
+                && has_name
+                && oracle.contains("cannot convert")
+                && weir.contains("error bad argument #")
+        },
+    },
+    Rule {
+        name: "addresses-of-objects",
+        text: "The address in the text of a table or function.",
+        reason: Reason::Chance("it is a place in memory"),
+        before: None,
+        matches: |seen| {
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
+            let of_text = ["md5", "sha1", "crc32", "hmac", "base64", "escape_uri", "#"];
+            let of_object = ["(print", "({", ", print", ", {", "= print"];
+            // What is made of the text of one.
+            let is_made = of_text
+                .iter()
+                .any(|word| seen.difference.class.contains(word))
+                && of_object.iter().any(|word| oracle.contains(word));
+            seen.is("script: ")
+                && (is_made
+                    || (oracle.contains("0x")
+                        && without_addresses(oracle) == without_addresses(weir)))
+        },
+    },
+    Rule {
+        name: "paths-of-modules",
+        text: "The files that `require` looked for, in its error.",
+        reason: Reason::Chance("they depend on the installation"),
+        before: None,
+        matches: |seen| {
+            let both = [&seen.difference.oracle, &seen.difference.weir];
+            seen.is("script: require") && both.iter().all(|text| text.contains(" not found:~"))
+        },
+    },
+    Rule {
+        name: "coroutines-of-functions",
+        text: "`coroutine.create` and `coroutine.wrap` take any function; lua-nginx-module refuses those that are not written in Lua, with \
+               other words.",
+        reason: Reason::Chance("which functions of the API are written in Lua is no promise"),
+        before: None,
+        matches: |seen| {
+            let oracle = &seen.difference.oracle;
+            seen.is("script: ")
+                && oracle.contains("coroutine.")
+                && oracle.contains("(Lua function expected)")
+        },
+    },
+    Rule {
+        name: "ends-of-pooled-connections",
+        text: "Whether the other side has closed a connection by the time a script puts it into the pool.",
+        reason: Reason::Chance("it depends on which comes first"),
+        before: None,
+        matches: |seen| {
+            let closes = seen.case.upstreams.iter().any(|upstream| {
+                let mut acts = upstream.answers.iter().flatten();
+                acts.any(|act| *act == Act::Close)
+            });
+            let both = [&seen.difference.oracle, &seen.difference.weir];
+            let is_told = |text: &&String| {
+                text.contains("\"closed\"")
+                    || text.contains("unread data")
+                    || text.contains("4=\"{1=1}\"")
+            };
+            seen.is("script: text") && closes && both.iter().all(is_told)
+        },
+    },
+    Rule {
+        name: "longer-bodies-of-filters",
+        text: "What `body_filter_by_lua` adds to a body arrives; with nginx a body ends at the length of the original one.",
+        reason: Reason::Safety("one response hidden in another (RFC 9112, section 11.1)"),
+        before: None,
+        matches: |seen| {
+            seen.is("body")
+                && seen.has("body_filter_by_lua_file")
+                && any_pair(seen, |a, b| {
+                    let own =
+                        a.field("Content-Length").is_some() && b.field("Content-Length").is_none();
+                    own && a.status == b.status && b.body.starts_with(&a.body)
+                })
+        },
+    },
+    Rule {
+        name: "lengths-of-what-scripts-say",
+        text: "The length of what a script said, where that differs.",
+        reason: Reason::Chance("it follows from the text"),
+        before: None,
+        matches: |seen| {
+            let classes = [
+                "field Content-Length",
+                "field Transfer-Encoding missing",
+                "framing Chunked Length",
+                "log: $body_bytes_sent",
+                "log: $sent_http_content_length",
+                "log: $sent_http_transfer_encoding",
+            ];
+            classes.iter().any(|class| seen.is(class))
+                && any_pair(seen, |a, b| {
+                    a.status == b.status && a.body != b.body && is_told_by_scripts(a, b)
+                })
+        },
+    },
+];
+
+/// What the distribution's lua-nginx-module 0.10.23 and LuaJIT have otherwise.
+pub(super) const LUA_CHANGES: &[Rule] = &[
+    Rule {
+        name: "lua-5.2",
+        text: "`coroutine.running` also returns whether it is the main coroutine.",
+        reason: Reason::Changed("OpenResty's LuaJIT has these additions of Lua 5.2"),
+        before: Some(Version(1, 23, 0)),
+        matches: |seen| seen.is("script: coroutine.running"),
+    },
+    Rule {
+        name: "errors-of-pcre2",
+        text: "Errors of patterns are those of PCRE2.",
+        reason: Reason::Changed("PCRE"),
+        before: Some(Version(1, 23, 0)),
+        matches: |seen| {
+            let both = [&seen.difference.oracle, &seen.difference.weir];
+            let is_error = |text: &&String| text.contains("pcre") && text.contains("() failed");
+            seen.is("script: ngx.re.") && both.iter().all(is_error)
+        },
+    },
+    Rule {
+        name: "numbers-for-receive",
+        text: "A negative number for `receive` is a `bad number argument`.",
+        reason: Reason::Changed("a bad pattern"),
+        before: Some(Version(1, 23, 0)),
+        matches: |seen| {
+            seen.difference
+                .oracle
+                .replace("(bad pattern argument)", "(bad number argument)")
+                == seen.difference.weir
+        },
+    },
+    Rule {
+        name: "lists-of-request-headers",
+        text: "Several values that a script gives a request header are one value in variables.",
+        reason: Reason::Changed("the first one was the value"),
+        before: Some(Version(1, 23, 0)),
+        matches: |seen| {
+            let has_list = |text: &str| text.contains("set_header(") && text.contains(", {1,2})");
+            seen.is("script: ") && has_list(&seen.difference.oracle)
+        },
+    },
+];
+
+fn without_addresses(text: &str) -> String {
+    let mut parts = text.split("0x");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        out.push_str(part.trim_start_matches(|c: char| c.is_ascii_hexdigit()));
+    }
+    out
+}
