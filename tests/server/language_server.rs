@@ -153,6 +153,8 @@ fn messages_of_the_test_come_while_typing() {
     );
     let shown = editor.open(&main, TEXT);
     assert!(shown.contains("\"diagnostics\":[]"), "{shown}");
+    // The other file of the same reading.
+    editor.diagnostics(&part);
     // The text in the editor counts, not the file on the disk.
     editor.tell(
         "textDocument/didChange",

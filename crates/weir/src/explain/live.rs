@@ -16,7 +16,7 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use base::ByteSlice as _;
 use conf::DirectiveNode;
@@ -215,8 +215,7 @@ fn stored(location: &TellingLocation, key: &[u8], question: &ExplainQuestion) ->
 
 /// The time in this many seconds, as HTTP writes it.
 fn date_in(seconds: i64) -> String {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+    let now = i64::try_from(rt::wall_millis() / 1000).unwrap_or(i64::MAX);
     let mut out = Vec::new();
     proto::date::write_http(now.saturating_add(seconds), &mut out);
     shown(&out)
