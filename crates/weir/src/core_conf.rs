@@ -252,9 +252,8 @@ pub(crate) static DIRECTIVES: DirectiveTable<CoreConf> = DirectiveTable::<CoreCo
         "quic_bpf",
         "on | off",
         Some("on"),
-        "Has the kernel choose the event loop of a QUIC datagram by its connection id, where `listen … quic` has \
-         `reuseport`. The classic BPF program needs no privilege. Without it, datagrams of clients whose address has \
-         changed are passed on by the loop that gets them.",
+        "Has the kernel choose the event loop of a QUIC datagram by its connection id (`listen … quic reuseport`). It \
+         needs no privilege. Without it, the loop that gets the datagram of a client that has moved passes it on.",
         Setter::Flag(|core| &mut core.quic_bpf),
     ),
     row(
@@ -371,9 +370,8 @@ pub(crate) static DIRECTIVES: DirectiveTable<CoreConf> = DirectiveTable::<CoreCo
         "error_log_format",
         "text | json",
         Some("text"),
-        "The format of all error logs: nginx's lines, or a JSON object on each line, with the members `time`, `level`, \
-         `pid`, `tid`, `message` and, where known, `connection`, `while`, `client`, `server`, `request`, `upstream`, \
-         `host`, `referrer`. Weir extension.",
+        "The format of all error logs: nginx's lines, or JSON objects with `time`, `level`, `pid`, `tid`, `message` and, \
+         where known, `connection`, `while`, `client`, `server`, `request`, `upstream`, `host`, `referrer`. Weir extension.",
         Setter::Custom(Arity::ONE, RepeatRule::Once, error_log_conf::set_format),
     ),
     row(
