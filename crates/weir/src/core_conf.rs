@@ -324,8 +324,7 @@ pub(crate) static DIRECTIVES: DirectiveTable<CoreConf> = DirectiveTable::<CoreCo
         "working_directory",
         "directory",
         None,
-        "The working directory of the worker process, where core dumps are written. The worker must have write access \
-         to it.",
+        "The working directory of the worker process, where core dumps are written. It must be writable for the worker.",
         Setter::Custom(Arity::ONE, RepeatRule::Once, |core, line| {
             core.working_directory = Some(line.prefix_path(conf::PathUse::Opened, line.arg(0)));
             Ok(())
