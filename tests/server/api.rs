@@ -672,7 +672,7 @@ fn a_wrong_configuration_is_refused_with_its_reason() {
         ),
         (
             "upstream u { state nginx.conf; }",
-            "only \"server\" is allowed in line",
+            "no \";\" at the end in line 1 of",
         ),
         (
             "server { location / { api write=maybe; } }",

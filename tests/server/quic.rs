@@ -179,10 +179,11 @@ fn loops_that_go_let_their_requests_finish_and_take_no_new_clients() {
         return;
     }
     let big = vec![b'x'; 1_000_000];
-    let server = site("location / { return 200 many; } location /big { limit_rate 1m; root html; }")
-        .main("worker_processes 4;")
-        .file("html/big", &big)
-        .start();
+    let server =
+        site("location / { return 200 many; } location /big { limit_rate 1m; root html; }")
+            .main("worker_processes 4;")
+            .file("html/big", &big)
+            .start();
     let mut downloads: Vec<_> = (0..6)
         .map(|_| {
             let mut client = Http3::connect(&server);
@@ -214,10 +215,11 @@ fn another_binary_leaves_downloads_to_the_old_one_and_takes_new_clients() {
         return;
     }
     let big = vec![b'x'; 2_000_000];
-    let mut server = site("location / { return 200 $pid; } location /big { limit_rate 1m; root html; }")
-        .main("worker_processes 2;")
-        .file("html/big", &big)
-        .start();
+    let mut server =
+        site("location / { return 200 $pid; } location /big { limit_rate 1m; root html; }")
+            .main("worker_processes 2;")
+            .file("html/big", &big)
+            .start();
     let old = Http3::connect(&server).get("/").text();
     let mut downloads: Vec<_> = (0..4)
         .map(|_| {
@@ -308,10 +310,19 @@ fn a_connection_of_a_server_that_died_is_reset() {
     assert_eq!(fresh.as_deref(), Some("here"));
     let lost = until(|| {
         let sent = client.ask("GET", "/", &[], b"");
-        sent.error.or_else(|| client.quic.connection.close_reason().map(|why| why.to_string()))
+        sent.error.or_else(|| {
+            client
+                .quic
+                .connection
+                .close_reason()
+                .map(|why| why.to_string())
+        })
     });
     let reason = client.quic.connection.close_reason();
-    assert!(lost.is_some() && matches!(reason, Some(quinn::ConnectionError::Reset)), "{reason:?}");
+    assert!(
+        lost.is_some() && matches!(reason, Some(quinn::ConnectionError::Reset)),
+        "{reason:?}"
+    );
 }
 
 #[test]
@@ -459,10 +470,22 @@ fn what_contradicts_quic_is_an_error() {
     let cases = [
         ("ssl", "\"ssl\" parameter is incompatible with \"quic\""),
         ("http2", "\"http2\" parameter is incompatible with \"quic\""),
-        ("backlog=5", "\"backlog\" parameter is incompatible with \"quic\""),
-        ("fastopen=5", "\"fastopen\" parameter is incompatible with \"quic\""),
-        ("proxy_protocol", "\"proxy_protocol\" parameter is incompatible with \"quic\""),
-        ("so_keepalive=on", "\"so_keepalive\" parameter is incompatible with \"quic\""),
+        (
+            "backlog=5",
+            "\"backlog\" parameter is incompatible with \"quic\"",
+        ),
+        (
+            "fastopen=5",
+            "\"fastopen\" parameter is incompatible with \"quic\"",
+        ),
+        (
+            "proxy_protocol",
+            "\"proxy_protocol\" parameter is incompatible with \"quic\"",
+        ),
+        (
+            "so_keepalive=on",
+            "\"so_keepalive\" parameter is incompatible with \"quic\"",
+        ),
     ];
     if skip_on_oracle(WHY) {
         return;
@@ -476,14 +499,24 @@ fn what_contradicts_quic_is_an_error() {
         assert!(tested.stderr.contains(message), "{}", tested.stderr);
     }
     let rows = [
-        ("", "no \"ssl_certificate\" is defined for the \"listen ... quic\" directive"),
+        (
+            "",
+            "no \"ssl_certificate\" is defined for the \"listen ... quic\" directive",
+        ),
         (
             "ssl_certificate localhost.crt; ssl_certificate_key localhost.key; ssl_protocols TLSv1.2;",
             "\"ssl_protocols\" must enable TLSv1.3 for the \"listen ... quic\" directive",
         ),
     ];
     for (rest, message) in rows {
-        let tested = https(&format!("server {{ listen 127.0.0.1:%%PORT%% quic; {rest} }}")).test();
-        assert!(tested.code != 0 && tested.stderr.contains(message), "{}", tested.stderr);
+        let tested = https(&format!(
+            "server {{ listen 127.0.0.1:%%PORT%% quic; {rest} }}"
+        ))
+        .test();
+        assert!(
+            tested.code != 0 && tested.stderr.contains(message),
+            "{}",
+            tested.stderr
+        );
     }
 }

@@ -20,10 +20,12 @@ pub enum HttpPhase {
     Content,
     /// The response has been sent. Handlers cannot change anything any more.
     Log,
+    /// A part of a client's request has ended: a subrequest, or a fetch for the cache. Handlers finish at once.
+    PartEnd,
 }
 
 /// How many phases there are.
-pub(crate) const PHASES: usize = 8;
+pub(crate) const PHASES: usize = 9;
 
 impl From<HttpPhase> for usize {
     fn from(phase: HttpPhase) -> usize {

@@ -176,6 +176,7 @@ pub fn copy_request(parent: &Request) -> Request {
 
 /// Ends a subrequest, and logs it if `log_subrequest` is on.
 pub async fn end_subrequest(request: &mut Request) {
+    crate::log_phase::end_part(request);
     if request.site.location(request.location).core.log_subrequest {
         crate::log_phase::run_log_handlers(request).await;
     }

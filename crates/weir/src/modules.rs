@@ -20,7 +20,7 @@ pub(crate) enum ModuleSupport {
 
 /// nginx's modules and those that Debian packages, by the names of their files. Each has a
 /// directive that shows whether Weir implements it, and none does anything without its directives.
-const MODULES: [(&str, &str); 35] = [
+const MODULES: [(&str, &str); 36] = [
     // Modules of nginx.
     ("ngx_http_geoip_module", "geoip_country"),
     ("ngx_http_image_filter_module", "image_filter"),
@@ -33,6 +33,8 @@ const MODULES: [(&str, &str); 35] = [
     ("ngx_stream_module", "stream"),
     ("ngx_http_acme_module", "acme_issuer"),
     ("ngx_otel_module", "otel_exporter"),
+    // The contrib project's, under the name that its build and ingress-nginx give it.
+    ("otel_ngx_module", "opentelemetry"),
     // Third-party modules in Debian. The development kit has no directives of its own: other
     // modules need it.
     ("ndk_http_module", "content_by_lua_block"),

@@ -197,6 +197,7 @@ fn prepare(arguments: &ServeArguments, temporary: &Path) -> Result<PreparedServe
         daemonized: false.into(),
         service: Default::default(),
         private: None,
+        block_heads: Default::default(),
     };
     Ok(PreparedServe {
         startup,

@@ -91,6 +91,15 @@ pub(super) struct CacheFetch {
     pub(super) framed: ContentLength,
 }
 
+impl Drop for CacheFetch {
+    fn drop(&mut self) {
+        // One whose exchange went to a client is a part of that client's request, and has no record any more.
+        if self.request.upstream.get().is_some() {
+            crate::log_phase::end_part(&mut self.request);
+        }
+    }
+}
+
 impl CacheFetch {
     /// Makes a fetch on behalf of a request. `ask` replaces the client's conditions and range.
     pub(super) fn new(

@@ -78,7 +78,10 @@ impl FirstClientSlot {
         if before > 0 && !tries.is_empty() {
             record.tries.push(UpstreamTry::default());
         }
-        record.tries.extend(tries.iter().cloned());
+        record.tries.extend(tries.iter().map(|made| UpstreamTry {
+            is_of_fetch: true,
+            ..made.clone()
+        }));
         // As without a cache: the exchange whose response the client gets is not over before the client has it.
         if let Some(last) = record.tries.last_mut() {
             last.is_in_progress = last.header_time.is_some();

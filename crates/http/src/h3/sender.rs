@@ -39,6 +39,8 @@ pub(super) struct Http3Sender<'a> {
     pace: Option<RateLimit>,
     /// How much content is still to come; `None` if only its end will tell.
     left: Option<u64>,
+    /// Trailers may follow the content: where there is none (204, HEAD), there are none.
+    may_have_trailers: bool,
     /// Frames that have not been handed over: heads, and content that was copied behind them.
     out: Vec<u8>,
 }
@@ -52,6 +54,7 @@ impl<'a> Http3Sender<'a> {
             timer: rt::Timer::new(),
             pace: RateLimit::of_request(request, &site),
             left: None,
+            may_have_trailers: false,
             out: Vec::with_capacity(HEAD_SIZE),
         }
     }
@@ -86,7 +89,8 @@ impl<'a> Http3Sender<'a> {
             return Err(error);
         }
         let has_trailers = !request.out.trailers.is_empty() || may_have_trailers(request);
-        if self.left == Some(0) && !(has_content && has_trailers) {
+        self.may_have_trailers = has_content && has_trailers;
+        if self.left == Some(0) && !self.may_have_trailers {
             request.out.body = ResponseBody::Empty;
         } else {
             if let Some(length) = self.left.filter(|length| *length > 0) {
@@ -146,7 +150,7 @@ impl<'a> Http3Sender<'a> {
 
     /// Ends the stream after the content, with trailers if there are any.
     async fn end(&mut self, request: &mut Request) -> Result<(), ResponseSendError> {
-        if !request.out.trailers.is_empty() && !request.delivery.header_only {
+        if self.may_have_trailers && !request.out.trailers.is_empty() {
             let begun = frame::HeadersFrame::begin(&mut self.out);
             let mut encoder = self.stream.link.encoder.borrow_mut();
             encoder.begin(&mut self.out);

@@ -18,7 +18,7 @@ use proto::qpack::SectionOutcome;
 
 use super::connection_link::{Http3Link, block_error, register};
 use super::limits::PREREAD;
-use super::stream_task::{Http3Start, decode_head};
+use super::request_head::{Http3Start, decode_head};
 use crate::byte_stream::ByteStream;
 use crate::client_budget::price;
 use crate::client_stream::ClientStream;
@@ -63,7 +63,7 @@ pub(super) struct Http3Stream {
     /// Our side has ended, by its end or by a reset.
     is_ended: Cell<bool>,
     given_up: Cell<Option<StreamAbandonment>>,
-    pub(super) has_priority: Cell<bool>,
+    has_priority: Cell<bool>,
     /// The task, while its header block waits for the table.
     blocked: RefCell<Option<Waker>>,
 }
@@ -294,8 +294,12 @@ impl Http3Stream {
     /// Decodes a header block: the head first, then the trailers. One that is blocked is kept.
     fn take_block(&self, side: &mut ReceiveSide, block: &[u8]) -> Result<(), H3Error> {
         let outcome = match side.head {
-            HeadProgress::Expected => match decode_head(self, block)? {
+            HeadProgress::Expected => match decode_head(&self.link, self.id, block)? {
                 Some(start) => {
+                    // A PRIORITY_UPDATE frame overrides the request's own field (RFC 9218, section 7).
+                    if let Some(priority) = start.priority.filter(|_| !self.has_priority.get()) {
+                        self.set_priority(priority);
+                    }
                     side.head = HeadProgress::Decoded(start);
                     Some(())
                 }

@@ -246,6 +246,24 @@ impl RequestLedger {
         self.spent.get_or_insert_default()[phase as usize] += micros(by);
     }
 
+    /// When the request began.
+    pub fn began(&self) -> Instant {
+        self.began
+    }
+
+    /// Shows the columns that are not empty to `show`, by their names. Most requests have none.
+    #[inline]
+    pub fn each_column(&self, mut show: impl FnMut(&'static str, Duration)) {
+        let Some(spent) = self.spent.as_deref() else {
+            return;
+        };
+        for (micros, (name, _)) in spent.iter().zip(NAMES) {
+            if *micros > 0 {
+                show(name, Duration::from_micros(*micros));
+            }
+        }
+    }
+
     /// From the beginning until the response had been sent, or until now.
     pub fn total(&self) -> Duration {
         let end = self.ended.unwrap_or_else(rt::now);

@@ -36,6 +36,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
             .get::<ConnZones>()
             .commit_states(zones, KIND)
     },
+    explain: http::module::ModuleExplain::Depends(&[(http::HttpPhase::Preaccess, &["limit_conn"])]),
     ..HttpModule::EMPTY
 };
 

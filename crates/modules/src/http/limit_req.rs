@@ -53,6 +53,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         let all = &site.main_confs.get::<ReqZones>().0;
         all.iter().for_each(|zone| zone.commit_state(zones, KIND));
     },
+    explain: http::module::ModuleExplain::Depends(&[(http::HttpPhase::Preaccess, &["limit_req"])]),
     ..HttpModule::EMPTY
 };
 

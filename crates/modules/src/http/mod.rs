@@ -42,6 +42,7 @@ mod memcached;
 mod mirror;
 mod mp4;
 mod not_modified;
+mod otel;
 mod prometheus;
 mod proxy;
 mod random_index;
@@ -87,6 +88,8 @@ pub static MODULES: &[&::http::HttpModule] = &[
     &upstream::MODULE,
     &cache_path::MODULE,
     &health_check::MODULE,
+    // Tracing comes before all that can change a request or answer it.
+    &otel::MODULE,
     // Rewriting: the modules that add steps to scripts come before the one that collects and runs
     // them.
     &set_misc::MODULE,

@@ -30,6 +30,7 @@ pub(crate) mod password;
 pub(crate) mod precompressed;
 pub(crate) mod realip;
 pub(crate) mod request_fields;
+pub(crate) mod span_counters;
 pub(crate) mod split_clients;
 pub(crate) mod status;
 pub(crate) mod tls;

@@ -205,6 +205,8 @@ pub(crate) fn read_state(
     if let Some(folder) = path.parent() {
         line.level.build.in_prefix(PathUse::Write, folder);
     }
+    // Also for a file that cannot be read: that the group has no servers then is no second error.
+    draft.state_file = Some(path.clone());
     // The file may have changed, whatever the rest of the configuration did.
     line.must_read_all();
     match line.files().read(&path) {
@@ -216,10 +218,9 @@ pub(crate) fn read_state(
         }
         Ok(content) => {
             draft.servers = upstream_state::read_servers(&content)
-                .map_err(|wrong| line.error_at(0, format!("{wrong} in {}", path.display())))?;
+                .map_err(|wrong| line.error_at(0, format!("{wrong} of {}", path.display())))?;
         }
     }
-    draft.state_file = Some(path);
     Ok(())
 }
 

@@ -38,12 +38,7 @@ pub(super) fn prepare_socket(socket: &BatchedUdpSocket, spec: &ListenerSpec, log
 }
 
 /// Has the kernel choose among the sockets of the address by connection id.
-pub(super) fn steer(
-    socket: &BatchedUdpSocket,
-    ids: &IdCipher,
-    spec: &ListenerSpec,
-    log: &Logger,
-) {
+pub(super) fn steer(socket: &BatchedUdpSocket, ids: &IdCipher, spec: &ListenerSpec, log: &Logger) {
     let steering = DatagramSteering {
         id_length: ID_LENGTH as u8,
         factor: ids.steering.factor,

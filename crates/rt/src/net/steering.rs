@@ -79,7 +79,9 @@ mod tests {
             let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)
                 .expect("a descriptor");
             sockopt::set_socket_reuseport(&socket, true).expect("supported");
-            let first = sockets.first().map(|first| first.local_addr().expect("bound"));
+            let first = sockets
+                .first()
+                .map(|first| first.local_addr().expect("bound"));
             let address = first.unwrap_or_else(|| ([127, 0, 0, 1], 0).into());
             rustix::net::bind(&socket, &address).expect("a free port");
             let socket = UdpSocket::from(socket);

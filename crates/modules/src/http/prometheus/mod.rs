@@ -56,6 +56,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         observation::start(http);
         answer_groups(http);
     },
+    explain: http::module::ModuleExplain::Depends(&[(http::HttpPhase::Content, &["prometheus"])]),
     ..HttpModule::EMPTY
 };
 

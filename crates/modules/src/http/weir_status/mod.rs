@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use crate::shared::compressed_copies::CompressedCopies;
 use crate::shared::observation::{self, Observation};
+use crate::shared::span_counters::SpanCounters;
 use crate::shared::status::{StatusView, guard};
 use bstr::ByteSlice;
 use conf::{Arity, Directive, DirectiveTable, RepeatRule, SERVER_LOCATION, Setter};
@@ -55,6 +56,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         answer_groups(zones);
     },
     start: observation::start,
+    explain: http::module::ModuleExplain::Depends(&[(http::HttpPhase::Content, &["weir_status"])]),
     ..HttpModule::EMPTY
 };
 
@@ -146,7 +148,11 @@ fn group_part(format: StatusFormat, view: &StatusView) -> String {
     let caches = view.site.main_confs.get::<CacheZones>().all_zones();
     match format {
         StatusFormat::Text => {
-            text(&loops, &pools) + &cache_text(&caches) + &copies_text(zones) + &text::more(view)
+            text(&loops, &pools)
+                + &cache_text(&caches)
+                + &copies_text(zones)
+                + &spans_text(zones)
+                + &text::more(view)
         }
         StatusFormat::Json | StatusFormat::Html => {
             let lists = json_lists(zones.group().place(), &loops, &pools, &caches, zones);
@@ -198,7 +204,7 @@ fn groups_text(parts: &[(usize, Option<String>)]) -> String {
 
 /// The lists of the groups, joined, and the rest, added up. A group that does not answer is in none of them.
 fn groups_json(parts: &[(usize, Option<String>)]) -> String {
-    let joined = [0, 1, 2, 3].map(|list| {
+    let joined = [0, 1, 2, 3, 4].map(|list| {
         let lists = parts.iter().filter_map(|(_, part)| {
             let list = part.as_ref()?.split('\n').nth(list)?;
             Some(list).filter(|list| !list.is_empty())
@@ -206,7 +212,7 @@ fn groups_json(parts: &[(usize, Option<String>)]) -> String {
         lists.collect::<Vec<_>>().join(",")
     });
     let rest = parts.iter().filter_map(|(_, part)| {
-        let rest = part.as_ref()?.split('\n').nth(4)?;
+        let rest = part.as_ref()?.split('\n').nth(LISTS.len())?;
         serde_json::from_str::<Value>(rest).ok()
     });
     let mut rest = data::join(rest);
@@ -218,26 +224,31 @@ fn groups_json(parts: &[(usize, Option<String>)]) -> String {
     json_object(&joined, &rest)
 }
 
-/// The JSON object: lists of loops, pools, caches and compressed copies, and the rest.
-fn json_object([loops, pools, caches, copies]: &[String; 4], rest: &Value) -> String {
+/// The names of the lists of the JSON object, in the order of [`json_lists`].
+const LISTS: [&str; 5] = ["loops", "pools", "caches", "compressed_copies", "spans"];
+
+/// The JSON object: the lists, and the rest.
+fn json_object(lists: &[String; 5], rest: &Value) -> String {
     let rest = rest.to_string();
     // Without its braces.
     let rest = rest.get(1..rest.len() - 1).unwrap_or_default();
     let comma = if rest.is_empty() { "" } else { "," };
-    format!(
-        "{{\"loops\":[{loops}],\"pools\":[{pools}],\"caches\":[{caches}],\"compressed_copies\":[{copies}]{comma}{rest}}}\n"
-    )
+    let named = LISTS.iter().zip(lists);
+    let lists: Vec<String> = named
+        .map(|(name, list)| format!("\"{name}\":[{list}]"))
+        .collect();
+    format!("{{{}{comma}{rest}}}\n", lists.join(","))
 }
 
-/// The elements of the lists of loops, pools, caches and compressed copies. With several groups each says which it belongs to.
+/// The elements of the lists. With several groups each says which it belongs to.
 fn json_lists(
     group: WorkerGroup,
     loops: &[LoopStatus],
     pools: &[PoolHandle],
     caches: &[Arc<CacheZone>],
     zones: &ZoneRegistry,
-) -> [String; 4] {
-    let lists: [Vec<String>; 4] = [
+) -> [String; 5] {
+    let lists: [Vec<String>; 5] = [
         loops.iter().map(loop_json).collect(),
         pools.iter().map(pool_json).collect(),
         caches.iter().map(|cache| cache_json(cache)).collect(),
@@ -245,6 +256,7 @@ fn json_lists(
             .iter()
             .map(|all| copies_json(all))
             .collect(),
+        spans_json(zones).into_iter().collect(),
     ];
     lists.map(|list| match group.count {
         1 => list.join(","),
@@ -544,6 +556,25 @@ fn copies_text(zones: &ZoneRegistry) -> String {
     out
 }
 
+/// What became of spans; empty if none were ever exported.
+fn spans_text(zones: &ZoneRegistry) -> String {
+    let mut out = String::new();
+    if let Some(counters) = SpanCounters::existing(zones) {
+        out.push_str("\nspans\n");
+        for (name, count) in counters.totals() {
+            let _ = writeln!(out, "{name:<20} {count:>10}");
+        }
+    }
+    out
+}
+
+/// The same as JSON.
+fn spans_json(zones: &ZoneRegistry) -> Option<String> {
+    let totals = SpanCounters::existing(zones)?.totals();
+    let members = totals.map(|(name, count)| format!("\"{name}\":{count}"));
+    Some(format!("{{{}}}", members.join(",")))
+}
+
 /// The compressed copies as JSON, written by hand as everything here: it is flat, and the only free texts of the page are
 /// names and paths.
 fn copies_json(copies: &CompressedCopies) -> String {
@@ -669,12 +700,12 @@ mod tests {
         let lists = json_lists(WorkerGroup::ALONE, &[], &[], &[], &ZoneRegistry::default());
         assert_eq!(
             json_object(&lists, &serde_json::json!({})),
-            "{\"loops\":[],\"pools\":[],\"caches\":[],\"compressed_copies\":[]}\n"
+            "{\"loops\":[],\"pools\":[],\"caches\":[],\"compressed_copies\":[],\"spans\":[]}\n"
         );
         let rest = serde_json::json!({ "a": { "b": [{}] } });
         assert_eq!(
             json_object(&lists, &rest),
-            "{\"loops\":[],\"pools\":[],\"caches\":[],\"compressed_copies\":[],\"a\":{\"b\":[{}]}}\n"
+            "{\"loops\":[],\"pools\":[],\"caches\":[],\"compressed_copies\":[],\"spans\":[],\"a\":{\"b\":[{}]}}\n"
         );
         assert_eq!(cache_text(&[]), "");
         assert!(text(&[], &[]).starts_with("loop "));

@@ -19,6 +19,11 @@ pub(super) fn more(view: &StatusView) -> String {
     out
 }
 
+/// A number, as a text that can be aligned.
+fn number(row: &Value, name: &str) -> String {
+    row[name].to_string()
+}
+
 /// The elements of a list.
 fn rows(list: &Value) -> &[Value] {
     list.as_array().map(Vec::as_slice).unwrap_or_default()
@@ -39,15 +44,15 @@ fn servers(list: &Value, out: &mut String) {
         let _ = writeln!(
             out,
             "{kind:<8} {name:<24} {:>10} {:>7} {:>10} {:>8} {:>8} {:>8} {:>6} {:>14} {:>14}",
-            row["requests"],
-            row["processing"],
-            classes["2xx"],
-            classes["3xx"],
-            classes["4xx"],
-            classes["5xx"],
-            row["cut"],
-            row["received"],
-            row["sent"]
+            number(row, "requests"),
+            number(row, "processing"),
+            number(classes, "2xx"),
+            number(classes, "3xx"),
+            number(classes, "4xx"),
+            number(classes, "5xx"),
+            number(row, "cut"),
+            number(row, "received"),
+            number(row, "sent")
         );
     }
 }
@@ -61,16 +66,19 @@ fn groups(list: &Value, out: &mut String) {
             "", "state", "requests", "active", "failed", "unavailable"
         );
         for peer in rows(&group["peers"]) {
-            let requests = peer.get("requests").or(peer.get("connections"));
+            let requests = match peer.get("requests") {
+                Some(_) => number(peer, "requests"),
+                None => number(peer, "connections"),
+            };
             let _ = writeln!(
                 out,
                 "{:<26} {:<10} {:>10} {:>7} {:>7} {:>11}",
                 word(peer, "name"),
                 word(peer, "state"),
-                requests.unwrap_or(&Value::Null),
-                peer["active"],
-                peer["fails"],
-                peer["unavail"]
+                requests,
+                number(peer, "active"),
+                number(peer, "fails"),
+                number(peer, "unavail")
             );
         }
     }
