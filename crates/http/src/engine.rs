@@ -28,6 +28,7 @@ use crate::http_site::{FrozenHttp, HttpSite};
 use crate::loop_connections::LoopConnections;
 use crate::memory_peak::MemoryPeak;
 use crate::module::HttpModule;
+use crate::quic;
 use net::counters::{self, AllCounters};
 
 /// The engine with the modules of a program.
@@ -208,6 +209,7 @@ impl EngineConfiguration for HttpConfiguration {
             limit: Cell::new(context.main.worker_connections),
             sink: RefCell::default(),
             leaving: Cell::default(),
+            receive_datagrams: quic::receive_datagrams,
             tasks: ConnectionTasks::default(),
             recycled: RecycledSlots::default(),
             memory: Cell::new(0),
@@ -215,6 +217,7 @@ impl EngineConfiguration for HttpConfiguration {
             shutdown_timeout: Cell::new(self.shutdown_timeout),
         });
         engine.listen(context);
+        quic::prepare(&engine);
         Box::new(HttpLoopEngine(engine))
     }
 
@@ -247,6 +250,7 @@ impl LoopEngine for HttpLoopEngine {
         self.0.close_where_nobody_listens();
         self.0.http.start_modules();
         self.0.listen(context);
+        quic::prepare(&self.0);
         let patience = self
             .0
             .shutdown_timeout

@@ -30,7 +30,6 @@ use crate::connection_transfer::{self, ConnectionState};
 use crate::h1::RecycledSlots;
 use crate::http_loop::{self, HttpLoop};
 use crate::memory_peak::MemoryPeak;
-use crate::quic;
 use crate::waiting_connection::{self, WaitingConnection};
 
 /// About how much memory a connection has, and how much more while its requests are served, in bytes.
@@ -51,6 +50,8 @@ pub(crate) struct LoopConnections {
     pub(crate) sink: RefCell<Option<ConnectionSink>>,
     /// Set once all connections of the loop have to move: how far.
     pub(crate) leaving: Cell<Option<MoveScope>>,
+    /// Serves QUIC at a socket: what does is above this file.
+    pub(crate) receive_datagrams: DatagramReader,
     /// The tasks that serve connections.
     pub(crate) tasks: ConnectionTasks,
     /// The memory that HTTP/1 connections leave to the next ones.
@@ -62,6 +63,10 @@ pub(crate) struct LoopConnections {
     /// When much memory of connections has become free, it goes back to the system.
     pub(crate) peak: MemoryPeak,
 }
+
+/// Starts to read the datagrams of a socket.
+pub(crate) type DatagramReader =
+    fn(&Rc<LoopConnections>, OwnedFd, &LoopListener) -> io::Result<rt::JoinHandle<()>>;
 
 pub(crate) struct ServedConnection {
     pub(crate) control: Rc<ConnectionControl>,
@@ -160,7 +165,7 @@ impl AcceptingEngine for LoopConnections {
         socket: OwnedFd,
         listener: &LoopListener,
     ) -> io::Result<rt::JoinHandle<()>> {
-        quic::receive_datagrams(self, socket, listener)
+        (self.receive_datagrams)(self, socket, listener)
     }
 
     fn receive_for(
@@ -192,7 +197,6 @@ impl LoopConnections {
         let sockets = sockets.map(|listener| Arc::clone(&listener.spec)).collect();
         net::passing::register_listeners(LoopConnections::KIND, sockets, Rc::new(take));
         acceptor::start_listening(self, context);
-        quic::prepare(self);
     }
 
     /// Continues a connection from another loop or process. One whose state cannot be read is closed.

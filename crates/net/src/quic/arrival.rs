@@ -8,7 +8,8 @@ use std::task::{Context, Poll, Waker};
 use quinn_proto::{ConnectionError, Incoming};
 use rt::net::SocketAddress;
 
-use super::connection::{QuicClosed, QuicConnection};
+use super::closed::QuicClosed;
+use super::connection::QuicConnection;
 use super::endpoint::QuicEndpoint;
 use super::handshake_crypto::HandshakeCrypto;
 use super::initial_hello::{HelloCollector, HelloProgress};

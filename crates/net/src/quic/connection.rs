@@ -1,14 +1,14 @@
 //! A connection, as an engine has it.
 
 use std::cell::Cell;
-use std::fmt;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use quinn_proto::{ConnectionError, Dir, StreamId};
+use quinn_proto::{Dir, StreamId};
 use rt::net::SocketAddress;
 
+use super::closed::QuicClosed;
 use super::link::{ConnectionLink, WaitingFor};
 use super::stream::{QuicReceiveStream, QuicSendStream, code_of};
 use crate::tls::TlsSession;
@@ -19,61 +19,6 @@ pub struct QuicConnection {
     tls: TlsSession,
     protocol: Vec<u8>,
     drop_code: Cell<u64>,
-}
-
-/// Why a connection is over.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum QuicClosed {
-    /// This side has closed it.
-    Here,
-    /// The peer has closed it, with a code of the application.
-    ByApplication(u64),
-    /// The peer has closed it, or broken the protocol: a code of RFC 9000, section 20.1, and words for the log.
-    ByTransport(u64, String),
-    /// Nothing was heard of the peer for too long.
-    TimedOut,
-    /// The peer has lost the connection (a stateless reset).
-    Reset,
-}
-
-impl fmt::Display for QuicClosed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            QuicClosed::Here => f.write_str("quic connection closed"),
-            QuicClosed::ByApplication(code) => {
-                write!(f, "client closed the quic connection with code {code:#x}")
-            }
-            QuicClosed::ByTransport(code, words) => {
-                write!(f, "quic connection failed with code {code:#x}: {words}")
-            }
-            QuicClosed::TimedOut => f.write_str("quic connection timed out"),
-            QuicClosed::Reset => f.write_str("client has lost the quic connection"),
-        }
-    }
-}
-
-impl QuicClosed {
-    pub(super) fn of(error: &ConnectionError) -> QuicClosed {
-        match error {
-            ConnectionError::ApplicationClosed(close) => {
-                QuicClosed::ByApplication(close.error_code.into_inner())
-            }
-            // What a peer sends must not put control characters into a log.
-            ConnectionError::ConnectionClosed(close) => {
-                let words = format!("closed by the client: {}", close.reason.escape_ascii());
-                QuicClosed::ByTransport(close.error_code.into(), words)
-            }
-            ConnectionError::TransportError(error) => {
-                QuicClosed::ByTransport(error.code.into(), error.reason.clone())
-            }
-            ConnectionError::VersionMismatch | ConnectionError::CidsExhausted => {
-                QuicClosed::ByTransport(0, error.to_string())
-            }
-            ConnectionError::TimedOut => QuicClosed::TimedOut,
-            ConnectionError::Reset => QuicClosed::Reset,
-            ConnectionError::LocallyClosed => QuicClosed::Here,
-        }
-    }
 }
 
 impl QuicConnection {

@@ -246,7 +246,7 @@ impl QuicEndpoint {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         BUFFERS.with_borrow_mut(|buffers| {
-            let buffers = buffers.get_or_insert_with(DatagramBuffers::new);
+            let buffers = buffers.get_or_insert_default();
             std::task::ready!(socket.poll_receive(context, buffers))?;
             for datagram in buffers.datagrams() {
                 self.route(&datagram);

@@ -15,7 +15,7 @@ use quinn_proto::{
 };
 use rt::net::SocketAddress;
 
-use super::connection::QuicClosed;
+use super::closed::QuicClosed;
 use super::endpoint::{QuicEndpoint, SendOutcome};
 use super::path_proof::PathProof;
 use crate::tls::AgreedParameters;

@@ -23,6 +23,7 @@
 //! `QuicEndpoint::flush`.
 
 mod arrival;
+mod closed;
 mod connection;
 mod connection_ids;
 mod endpoint;
@@ -37,7 +38,8 @@ mod socket_advice;
 mod stream;
 
 pub use arrival::QuicArrival;
-pub use connection::{QuicClosed, QuicConnection};
+pub use closed::QuicClosed;
+pub use connection::QuicConnection;
 pub use connection_ids::QuicSecret;
 pub use endpoint::{QuicEndpoint, QuicEndpointSettings, QuicListener};
 pub use loops::{

@@ -6,7 +6,8 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use quinn_proto::{ReadError, StreamId, VarInt, WriteError};
 
-use super::connection::{QuicClosed, QuicConnection};
+use super::closed::QuicClosed;
+use super::connection::QuicConnection;
 use super::link::{ConnectionLink, WaitingFor};
 
 /// Our direction of a stream.

@@ -147,17 +147,18 @@ impl BatchedUdpSocket {
     }
 }
 
-impl DatagramBuffers {
-    /// Half a megabyte of memory.
-    #[allow(clippy::new_without_default)]
-    pub fn new() -> DatagramBuffers {
+/// Half a megabyte of memory.
+impl Default for DatagramBuffers {
+    fn default() -> DatagramBuffers {
         DatagramBuffers {
             memory: vec![0; BUFFERS * BUFFER_SIZE],
             metas: [RecvMeta::default(); BUFFERS],
             filled: 0,
         }
     }
+}
 
+impl DatagramBuffers {
     /// The datagrams received last.
     pub fn datagrams(&self) -> impl Iterator<Item = IncomingDatagram<'_>> {
         let filled = self.metas[..self.filled].iter();
