@@ -111,6 +111,7 @@ impl RequestRefusal {
 /// Turns a complete head into a request to `server`, the default one of its address, in the current configuration.
 pub(crate) fn start_request(http: &HttpLoop, request: &mut Request, server: ServerId) {
     http.counters.requests.add(1);
+    rt::probes::request_start(request.client.number, request.head.number);
     // The configuration is fixed here, once per request: a reload in the middle of it does not change what it sees.
     http.with_site(|site| request.begin_next(site, server));
     request.method = request.head.wire.method;
@@ -212,6 +213,7 @@ async fn respond<C: RequestCarrier>(carrier: &mut C, request: &mut Request) -> C
             }
         }
     };
+    crate::stall::blame_if_late(request);
     log_phase::observe_request(request);
     if log_phase::is_wanted(request) {
         log_phase::run_log_phase(request).await;

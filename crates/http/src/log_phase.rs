@@ -47,12 +47,18 @@ pub(crate) fn observe_beginning(request: &mut Request) {
     }
 }
 
-/// Passes a request that has ended to the observer, if there is one.
+/// Passes a request that has ended to the observer, if there is one, and to whoever watches the server.
 #[inline]
-pub(crate) fn observe_request(request: &Request) {
+pub(crate) fn observe_request(request: &mut Request) {
+    rt::probes::request_end(
+        request.client.number,
+        request.head.number,
+        request.out.status,
+    );
     if let Some(observer) = OBSERVER.with(Cell::get) {
         (observer.ended)(request);
     }
+    crate::request_feed::feed_request(request);
 }
 
 /// Passes a handshake to the observer, if there is one.
@@ -81,6 +87,7 @@ pub async fn run_log_handlers(request: &mut Request) {
     for handler in &site.location(request.location).pipeline.phases[HttpPhase::Log] {
         // The response has been sent, so the outcome of a handler does not matter.
         let _ = handler(request).outcome().await;
+        crate::stall::blame_if_late(request);
     }
 }
 

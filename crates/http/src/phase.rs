@@ -38,6 +38,7 @@ pub async fn run_phases(request: &mut Request) {
                 if has_waited {
                     request.ledger.count_rest_as(walk.column());
                 }
+                crate::stall::blame_if_late(request);
                 walk.take(outcome, request);
             }
             PhaseAction::Delay(delay) => delay_refusal(request, delay).await,

@@ -11,7 +11,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use crate::clock;
 use base::sync::{Mutex, RwLock};
@@ -30,26 +30,6 @@ pub enum RuntimeEvent<'a> {
         location: &'a str,
         /// Where it happened.
         backtrace: &'a Backtrace,
-    },
-    /// A turn of a loop took longer than `LoopOptions::slow_turn`.
-    SlowTurn {
-        /// The loop's name.
-        name: &'a str,
-        /// How long the turn took.
-        took: Duration,
-        /// The longest measured stretch of it, and the tasks polled in that stretch (one, usually).
-        stretch: Duration,
-        /// Names of the tasks polled in the stretch.
-        tasks: &'a [&'static str],
-    },
-    /// A turn of a loop lasts longer than `LoopOptions::slow_turn`, and goes on.
-    Stalled {
-        /// The loop's name.
-        name: &'a str,
-        /// How long the turn has lasted so far.
-        late: Duration,
-        /// What it does: calls, innermost first.
-        frames: &'a [String],
     },
     /// A pool's queue is full; callers wait their turn. At most once a second for a pool.
     PoolOverflow {
@@ -98,26 +78,6 @@ impl fmt::Display for RuntimeEvent<'_> {
                 write!(
                     f,
                     "task \"{task}\" panicked at {location}: {message}\n{backtrace}"
-                )
-            }
-            Self::SlowTurn {
-                name,
-                took,
-                stretch,
-                tasks,
-            } => write!(
-                f,
-                "{name}: an iteration took {} ms, {} ms of it in {}",
-                took.as_millis(),
-                stretch.as_millis(),
-                tasks.join(", ")
-            ),
-            Self::Stalled { name, late, frames } => {
-                let innermost = frames.first().map_or("?", String::as_str);
-                write!(
-                    f,
-                    "{name} has been stuck for {} ms in {innermost}",
-                    late.as_millis()
                 )
             }
             Self::PoolOverflow { pool, waiting } => {
@@ -202,6 +162,8 @@ pub struct RecordedStall {
     pub wall_ms: u64,
     /// The loop's name.
     pub loop_name: String,
+    /// The number of its turn.
+    pub turn: u64,
     /// How long the turn had lasted; where it ended before a stack was taken, how long it took.
     pub late: Duration,
     /// What it did: calls, innermost first; empty if it ended before.
@@ -217,47 +179,28 @@ pub fn recent_stalls() -> Vec<RecordedStall> {
     STALLS.lock().iter().rev().cloned().collect()
 }
 
-/// Keeps a stall.
-fn record_stall(event: &RuntimeEvent<'_>) {
-    let (loop_name, late, frames, tasks): (_, _, &[String], &[&'static str]) = match event {
-        RuntimeEvent::Stalled { name, late, frames } => (name, late, frames, &[]),
-        RuntimeEvent::SlowTurn {
-            name, took, tasks, ..
-        } => (name, took, &[], tasks),
-        _ => return,
-    };
-    let wall = clock::read_wall().duration_since(SystemTime::UNIX_EPOCH);
-    let wall_ms = wall.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0));
+/// Keeps a stall: when it is reported, and again when it has ended.
+pub fn keep_stall(mut stall: RecordedStall) {
+    stall.frames.truncate(FRAMES_KEPT);
     let mut stalls = STALLS.lock();
-    // The turn that a stack was taken of ends a moment later, and then its length and its tasks are known.
-    let same = stalls.back_mut().filter(|last| {
-        let began = |at: u64, late: Duration| at.saturating_sub(late.as_millis() as u64);
-        last.loop_name == *loop_name
-            && !last.frames.is_empty()
-            && frames.is_empty()
-            && began(last.wall_ms, last.late).abs_diff(began(wall_ms, *late)) < 20
-    });
-    if let Some(last) = same {
-        last.late = *late;
-        last.tasks = tasks.to_vec();
-        last.wall_ms = wall_ms;
+    let is_same =
+        |last: &&mut RecordedStall| last.turn == stall.turn && last.loop_name == stall.loop_name;
+    if let Some(last) = stalls.back_mut().filter(is_same) {
+        // Its stack may have been known while it lasted only.
+        if stall.frames.is_empty() {
+            stall.frames = std::mem::take(&mut last.frames);
+        }
+        *last = stall;
         return;
     }
     if stalls.len() >= STALLS_KEPT {
         stalls.pop_front();
     }
-    stalls.push_back(RecordedStall {
-        wall_ms,
-        loop_name: (*loop_name).to_owned(),
-        late: *late,
-        frames: frames.iter().take(FRAMES_KEPT).cloned().collect(),
-        tasks: tasks.to_vec(),
-    });
+    stalls.push_back(stall);
 }
 
 /// Hands an event to the reporter.
 pub fn report_event(event: &RuntimeEvent<'_>) {
-    record_stall(event);
     // Cloned out of the lock: a reporter may itself cause a report.
     let reporter = REPORTER.read().clone();
     match reporter {

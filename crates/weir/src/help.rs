@@ -83,6 +83,8 @@ const USAGE_GROUPS: &[(&str, &[UsageLine])] = &[
             UsageLine::Command(&commands::INIT),
             UsageLine::Command(&commands::CHECK),
             UsageLine::Command(&commands::EXPLAIN),
+            UsageLine::Command(&commands::FMT),
+            UsageLine::Command(&commands::LSP),
             UsageLine::Options("-s SIGNAL", "stop, quit, reopen or reload a running server"),
             UsageLine::Command(&commands::UPGRADE),
             UsageLine::Command(&commands::CACHE),

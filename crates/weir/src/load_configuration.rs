@@ -198,6 +198,11 @@ impl LoadMessages {
         }
     }
 
+    /// All messages, in the order in which nginx would have met them.
+    pub(crate) fn all(&self) -> &[Diagnostic] {
+        &self.diagnostics
+    }
+
     /// The errors, without warnings.
     pub(crate) fn errors(&self) -> Vec<Diagnostic> {
         let fatal = |diagnostic: &&Diagnostic| diagnostic.severity.is_fatal();

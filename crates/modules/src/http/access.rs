@@ -70,6 +70,7 @@ fn describe<'a>(
     let tree = std::rc::Rc::clone(&notes.tree);
     let lines = tree.lines(location, &["allow", "deny"]);
     let client = &request.remote.text;
+    // No rule is not a grant: with `satisfy any` it leaves the decision to the others.
     match rule {
         Some((number, _)) => {
             let line = lines.get(number);

@@ -156,6 +156,7 @@ fn describe<'a>(
     for line in tree.lines(request.location, &["dav_methods"]) {
         notes.not_run("dav", &line);
     }
+    // Not a status: 201, 204 and 409 depend on what a change would meet.
     notes.ends_elsewhere();
     HandlerOutcome::Ok.into()
 }

@@ -190,7 +190,9 @@ async fn search_waiting(
     fall_back(request, plan)
 }
 
-/// For `weir explain`: the same search, with a line for each candidate.
+/// For `weir explain`: the same search, with a line for each candidate: its path on the disk, and whether it is there and of
+/// the kind that is sought. A candidate that ends with a slash is a directory, and is shown with the slash. The redirect to
+/// the last parameter is a step of the walk, like every other one.
 fn describe<'a>(
     request: &'a mut Request,
     _: HttpPhase,

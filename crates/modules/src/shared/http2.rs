@@ -184,6 +184,8 @@ impl<S: Http2Profile> Http2Exchange<S> {
         (self.length, self.remaining) = match announced {
             _ if is_empty => (ContentLength::None, None),
             Some(length) => (ContentLength::Known(length), Some(length)),
+            // The stream ends with its header: it is known that there is no content.
+            None if end => (ContentLength::Known(0), Some(0)),
             None => (ContentLength::Unknown, None),
         };
         Ok(HeadProgress::Complete(used))

@@ -13,7 +13,8 @@ pub const WHOLE_SHARE: u32 = 10_000;
 // linux/filter.h: an absolute load from there on is of something besides the packet.
 const ANCILLARY: u32 = 0xffff_f000;
 const RANDOM: u32 = 56;
-// asm-generic/socket.h.
+// linux/socket.h, which libc does not have for every target.
+const SO_ATTACH_REUSEPORT_CBPF: libc::c_int = 51;
 const SO_DETACH_REUSEPORT_BPF: libc::c_int = 68;
 
 /// Gives `share` of new connections, by chance, to the socket that joined the address after `others` sockets, and the rest to
@@ -43,17 +44,16 @@ pub fn split_connections(socket: impl AsFd, others: u16, share: u32) -> io::Resu
     attach_program(socket, &mut program)
 }
 
-/// Gives the group of a socket a program. It is copied; it needs no privilege.
+/// Has the kernel run a program for the sockets that share the address of this one; `socket` is any of them.
 pub(super) fn attach_program(
     socket: impl AsFd,
-    program: &mut [libc::sock_filter],
+    instructions: &mut [libc::sock_filter],
 ) -> io::Result<()> {
     let program = libc::sock_fprog {
-        // The kernel takes 4,096 instructions at most, and programs here are fixed.
-        len: program.len() as libc::c_ushort,
-        filter: program.as_mut_ptr(),
+        len: instructions.len() as libc::c_ushort,
+        filter: instructions.as_mut_ptr(),
     };
-    set_option(socket, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
+    set_option(socket, SO_ATTACH_REUSEPORT_CBPF, &program)
 }
 
 /// Leaves the choice to the kernel's hash again.
@@ -67,10 +67,10 @@ pub fn remove_split(socket: impl AsFd) -> io::Result<()> {
 }
 
 // linux/filter.h: BPF_A.
-const RETURN_ACCUMULATOR: u32 = 0x10;
+pub(super) const RETURN_ACCUMULATOR: u32 = 0x10;
 
 /// An instruction, with what to skip if its comparison holds, and if it does not.
-fn statement(code: u32, k: u32, (yes, no): (u8, u8)) -> libc::sock_filter {
+pub(super) fn statement(code: u32, k: u32, (yes, no): (u8, u8)) -> libc::sock_filter {
     libc::sock_filter {
         code: code as u16,
         jt: yes,

@@ -1,15 +1,15 @@
-//! Which of several sockets of one address gets a datagram: a classic BPF program that the kernel runs
-//! (SO_ATTACH_REUSEPORT_CBPF). It needs no privilege.
+//! Which of several sockets of one address gets a datagram: a classic BPF program that the kernel runs, as in
+//! [`super::reuse_port`]. It needs no privilege.
 
 use std::io;
 use std::os::fd::AsFd;
 
 use libc::{
-    BPF_A, BPF_ABS, BPF_ADD, BPF_ALU, BPF_AND, BPF_B, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD,
-    BPF_MISC, BPF_MUL, BPF_RET, BPF_TAX, BPF_X, BPF_XOR, sock_filter,
+    BPF_ABS, BPF_ADD, BPF_ALU, BPF_AND, BPF_B, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_MISC,
+    BPF_MUL, BPF_RET, BPF_TAX, BPF_X, BPF_XOR, sock_filter,
 };
 
-use super::reuse_port;
+use super::reuse_port::{RETURN_ACCUMULATOR, attach_program, statement};
 
 /// Larger than the number of any socket: the kernel chooses by its hash.
 const BY_HASH: u32 = u32::MAX;
@@ -28,7 +28,7 @@ pub struct DatagramSteering {
 /// Has the kernel choose among the sockets of this one's address by the connection id of a QUIC datagram (RFC 8999): the
 /// number is in ids that were issued here. Others, those of a client's first packets, are left to its hash.
 pub fn steer_datagrams(socket: impl AsFd, steering: DatagramSteering) -> io::Result<()> {
-    reuse_port::attach_program(socket, &mut program(steering))
+    attach_program(socket, &mut program(steering))
 }
 
 /// ```text
@@ -36,18 +36,7 @@ pub fn steer_datagrams(socket: impl AsFd, steering: DatagramSteering) -> io::Res
 ///                   short header  ──▶ id at 1
 /// ```
 fn program(steering: DatagramSteering) -> Vec<sock_filter> {
-    let plain = |code: u32, k: u32| sock_filter {
-        code: code as u16,
-        jt: 0,
-        jf: 0,
-        k,
-    };
-    let jump = |code: u32, k: u32, jt: u8, jf: u8| sock_filter {
-        code: (BPF_JMP | code | BPF_K) as u16,
-        jt,
-        jf,
-        k,
-    };
+    let plain = |code: u32, k: u32| statement(code, k, (0, 0));
     let byte = |at: u32| plain(BPF_LD | BPF_B | BPF_ABS, at);
     let socket_of_id = |at: u32| {
         [
@@ -58,13 +47,14 @@ fn program(steering: DatagramSteering) -> Vec<sock_filter> {
             plain(BPF_MISC | BPF_TAX, 0),
             byte(at),
             plain(BPF_ALU | BPF_XOR | BPF_X, 0),
-            plain(BPF_RET | BPF_A, 0),
+            plain(BPF_RET | RETURN_ACCUMULATOR, 0),
         ]
     };
-    let mut program = vec![byte(0), jump(BPF_JSET, 0x80, 8, 0)];
+    let mut program = vec![byte(0), statement(BPF_JMP | BPF_JSET | BPF_K, 0x80, (8, 0))];
     program.extend(socket_of_id(1));
     program.push(byte(5));
-    program.push(jump(BPF_JEQ, steering.id_length.into(), 1, 0));
+    let is_ours = BPF_JMP | BPF_JEQ | BPF_K;
+    program.push(statement(is_ours, steering.id_length.into(), (1, 0)));
     program.push(plain(BPF_RET | BPF_K, BY_HASH));
     program.extend(socket_of_id(6));
     program

@@ -1,4 +1,4 @@
-//! The row of `weir explain`.
+//! The rows of the commands for those who write configurations: `weir explain`, `weir fmt`, `weir lsp`.
 
 use super::{
     CONFIGURATION, CommandRow, GLOBALS, OptionRow, PREFIX, ValueKind, flag, letter, valued,
@@ -46,6 +46,7 @@ Exits with 0 if there is an answer, with 1 if not, and with 2 if the configurati
     arguments: &[ValueKind::Free],
 };
 
+/// curl has the same letters for these three, so that a command can be changed from the one to the other.
 const METHOD: OptionRow = letter(
     'X',
     Some(("METHOD", ValueKind::Free)),
@@ -57,3 +58,42 @@ const FIELD: OptionRow = letter(
     "a header field, 'Name: value'; may be repeated",
 );
 const DATA: OptionRow = letter('d', Some(("DATA", ValueKind::Free)), "the request's body");
+
+/// `weir fmt`.
+pub(crate) const FMT: CommandRow = CommandRow {
+    name: "fmt",
+    usage: &["fmt [--check | --diff] [--includes] FILE...", "fmt -"],
+    synopsis: "fmt FILE",
+    summary: "write a configuration in one layout; comments stay",
+    about: "\
+Writes configurations in one layout: a directive per line, four spaces for each block, one space between words.
+Comments, quotes, line ends between words and Lua code stay as they are. A file that does not parse is left alone.
+With \"-\", standard input is written to standard output.
+",
+    options: &[
+        flag("check", "write nothing; name the files that would change"),
+        flag("diff", "write nothing; show what would change"),
+        flag("includes", "the files that FILE includes, too"),
+    ],
+    notes: "\
+Exits with 1 if --check or --diff has found something, and with 2 if a file could not be read, parsed or written.
+",
+    arguments: &[ValueKind::File],
+};
+
+/// `weir lsp`.
+pub(crate) const LSP: CommandRow = CommandRow {
+    name: "lsp",
+    usage: &["lsp [-c FILE]"],
+    synopsis: "lsp",
+    summary: "a language server for editors, on standard input and output",
+    about: "\
+Speaks the language server protocol with an editor: the messages of \"weir -t\" while you type, completion by
+context, help for directives and variables, definitions of includes, upstreams, variables and named locations,
+formatting. A file that another one includes is read with that one: with FILE, or with a nginx.conf or weir.conf
+in a directory above it.
+",
+    options: &[CONFIGURATION],
+    notes: "",
+    arguments: &[],
+};

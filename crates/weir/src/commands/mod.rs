@@ -6,9 +6,11 @@
 
 mod explaining;
 mod replacing_nginx;
+mod watching;
 
-pub(crate) use explaining::EXPLAIN;
+pub(crate) use explaining::{EXPLAIN, FMT, LSP};
 pub(crate) use replacing_nginx::{CANARY, SHADOW, TAKEOVER, UNIT};
+pub(crate) use watching::{TAIL, TOP};
 
 /// A command, such as `weir serve`.
 pub(crate) struct CommandRow {
@@ -192,7 +194,11 @@ pub(crate) const COMMANDS: &[CommandRow] = &[
     INIT,
     CHECK,
     EXPLAIN,
+    FMT,
+    LSP,
     UPGRADE,
+    TAIL,
+    TOP,
     SHADOW,
     CANARY,
     TAKEOVER,

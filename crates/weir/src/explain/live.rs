@@ -5,13 +5,18 @@
 //! prometheus          the state of the group's servers
 //! ```
 //!
+//! An answer of the first kind depends on the header fields of the question, by which the variants of a response are told
+//! apart; they are sent along, except those that mean the exchange itself. Which server of a group is next is known to the
+//! balancer alone, and asking would change it: the states say which could be, and a method that decides by the request alone
+//! (`hash`, `ip_hash`) is answered from the configuration.
+//!
 //! These requests are the only ones that `weir explain` sends. Where the configuration has no such location the answer says
 //! which directive would make one, instead of a guess. An answer is bounded in time and size: the server may be stuck, and
 //! that may be the reason for the question.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use base::ByteSlice as _;
 use conf::DirectiveNode;
@@ -137,6 +142,7 @@ pub(super) fn ask(
     explanation: &Explanation,
     locations: &[TellingLocation],
 ) -> LiveAnswer {
+    // In the order of the request: the cache comes before the servers.
     let mut facts = Vec::new();
     if let Some(cache) = &explanation.cache
         && matches!(
@@ -209,8 +215,7 @@ fn stored(location: &TellingLocation, key: &[u8], question: &ExplainQuestion) ->
 
 /// The time in this many seconds, as HTTP writes it.
 fn date_in(seconds: i64) -> String {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+    let now = i64::try_from(rt::wall_millis() / 1000).unwrap_or(i64::MAX);
     let mut out = Vec::new();
     proto::date::write_http(now.saturating_add(seconds), &mut out);
     shown(&out)
@@ -218,6 +223,7 @@ fn date_in(seconds: i64) -> String {
 
 /// The servers of a group with what the metrics say of them.
 fn peers(metrics: &str, group: &str) -> Vec<String> {
+    // By hand: the metrics are lines, and only four families matter here.
     let mut peers: Vec<(String, Vec<String>)> = Vec::new();
     for line in metrics.lines() {
         let Some((name, rest)) = line.split_once('{') else {
@@ -272,6 +278,8 @@ fn get(
     }
 }
 
+/// One request and its response, on a connection of its own. Everything has a limit: a server that is asked about may be
+/// stuck.
 fn exchange(
     location: &TellingLocation,
     arguments: &str,

@@ -6,6 +6,16 @@
 //! live     what only the running server knows
 //! ```
 //!
+//! A question is a URL with what curl would be given (`-X`, `-H`, `-d`), and where the client is:
+//!
+//! ```text
+//! http://www.example.com/a?b    the address: one that listens on port 80; the server: by the name
+//! https://10.0.0.1:8443/        the address itself, if a server names it, or all addresses of the port
+//! /a                            the first address of the configuration, and no name: its default server
+//! ```
+//!
+//! No name is looked up: a URL means what a client that reaches this server with it would send.
+//!
 //! The answer itself is `http::explain`'s: the code that serves requests, run for one that nobody has sent.
 
 mod live;
@@ -35,13 +45,21 @@ use crate::terminal;
 /// The parsed command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ExplainArguments {
+    /// Where the configuration is.
     options: NginxOptions,
+    /// `-X`; without it GET, or POST if there is a body.
     method: Option<String>,
+    /// `-H`, in the order in which they were given: a server sees repeated fields in their order.
     fields: Vec<(BString, BString)>,
+    /// `-d`; empty for none.
     body: Vec<u8>,
+    /// `--from`: access rules, `geo` and limits judge a client by it.
     client: SocketAddr,
+    /// What is asked about, as it was given, to be shown again.
     url: String,
+    /// `--json`
     json: bool,
+    /// `--live`
     live: bool,
 }
 

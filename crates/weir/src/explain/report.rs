@@ -2,6 +2,29 @@
 //!
 //! The text has one line for each step, with the place at its end, so that a reader can follow either column. What a value
 //! contains is made visible: it may come from the URL, and must not command the terminal.
+//!
+//! The JSON is one object. Members that do not concern a request are left out; programs must expect new ones:
+//!
+//! ```text
+//! method, url           the question
+//! address               name, why, file, line: where the client connects
+//! server                the same: the virtual server
+//! location              the same: where the request ended
+//! steps                 in their order, each with
+//!   step                its kind: location, rewrite, set, if, return, try_files, access, cache, header, …
+//!   result              applies, passes, not run
+//!   text                in words of the configuration
+//!   file, line          the directive; absent for a default
+//! cache                 zone, key, use (lookup, bypass, invalidate, purge, none), no_cache
+//! upstream              name, scheme, method, peer, file, line
+//!   servers             server, addresses, file, line
+//!   request             name and value of each field; a line without a name is the request line
+//!   body_length         bytes that follow
+//! response              status, file, location, type, headers: only if it is the server's own
+//! log                   the lines that the server would write
+//! depends_on            what was not run, and what the rest therefore depends on; empty for certainty
+//! live                  what the running server says
+//! ```
 
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
@@ -20,7 +43,9 @@ use crate::terminal;
 
 /// What was asked.
 pub(super) struct ExplainedRequest<'a> {
+    /// The request.
     pub(super) question: &'a ExplainQuestion,
+    /// The URL as the user wrote it.
     pub(super) url: &'a str,
     /// The directory of the configuration, which is left out of the names of its files.
     pub(super) folder: PathBuf,
@@ -36,8 +61,11 @@ const KIND_WIDTH: usize = 12;
 
 /// A page of lines, each with a place at its end.
 struct ReportPage {
+    /// All lines so far; written at once, so that a pager shows whole pages.
     out: String,
+    /// Only for terminals: a file or a pipe gets no escape sequences.
     colour: bool,
+    /// What is left out of the names of files.
     folder: PathBuf,
 }
 
@@ -133,6 +161,7 @@ pub(super) fn print_text(
     live: Option<&LiveAnswer>,
 ) {
     // NO_COLOR (no-color.org) is respected.
+    // A reader who has asked for no colour gets none, even in a terminal.
     let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let mut page = ReportPage {
         out: String::new(),
@@ -351,6 +380,7 @@ fn json_place(out: &mut String, place: Option<&ExplainedPlace>) {
     }
 }
 
+/// A path as text: JSON knows no bytes, and no configuration of ours has such names.
 fn path_text(path: &Path) -> String {
     path.display().to_string()
 }

@@ -140,7 +140,7 @@ pub(super) static MAIN: DirectiveTable<MainConf> = DirectiveTable::<MainConf>::n
         syntax: "{ ... }",
         default: None,
         contexts: HTTP,
-        since: "0.1",
+        since: "0.2",
         doc: "Where spans are sent. In the block: `endpoint [http://|https://]host[:port][/path]`, which is required; \
               `protocol grpc | http/protobuf`, by default HTTP if the endpoint has a path; `interval` (`5s`), the longest \
               time that spans wait; `batch_size` (512), how many travel together; `batch_count` (4), how many such \
@@ -157,7 +157,7 @@ pub(super) static MAIN: DirectiveTable<MainConf> = DirectiveTable::<MainConf>::n
         syntax: "name",
         default: None,
         contexts: HTTP,
-        since: "0.1",
+        since: "0.2",
         doc: "The attribute `service.name` of the resource; `unknown_service:weir` without this line.",
         set: Setter::Custom(Arity::ONE, RepeatRule::Once, set_service),
     },
@@ -166,7 +166,7 @@ pub(super) static MAIN: DirectiveTable<MainConf> = DirectiveTable::<MainConf>::n
         syntax: "name value",
         default: None,
         contexts: HTTP,
-        since: "0.1",
+        since: "0.2",
         doc: "An attribute of the resource, such as `deployment.environment`.",
         set: Setter::Custom(Arity::exactly(2), RepeatRule::Many, |conf, line| {
             let text = |index: usize| line.text(index).to_str_lossy().into_owned();
@@ -179,7 +179,7 @@ pub(super) static MAIN: DirectiveTable<MainConf> = DirectiveTable::<MainConf>::n
         syntax: "file",
         default: None,
         contexts: HTTP,
-        since: "0.1",
+        since: "0.2",
         doc: "The TOML file of OpenTelemetry's contrib module, as ingress-nginx writes it: exporter `otlp` by gRPC, batch \
               sizes, service name, sampler. Environment variables are not read.",
         set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
@@ -196,7 +196,7 @@ pub(super) static MAIN: DirectiveTable<MainConf> = DirectiveTable::<MainConf>::n
         syntax: "url",
         default: None,
         contexts: HTTP,
-        since: "0.1",
+        since: "0.2",
         doc: "Where spans are sent, by OTLP/HTTP. Of OpenTelemetry's contrib module; `otel_exporter` says more.",
         set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
             conf.begin_exporter(line, true)?;
@@ -213,7 +213,7 @@ pub(super) static MAIN: DirectiveTable<MainConf> = DirectiveTable::<MainConf>::n
         syntax: "name",
         default: None,
         contexts: HTTP,
-        since: "0.1",
+        since: "0.2",
         doc: "The contrib module's `otel_service_name`.",
         set: Setter::Custom(Arity::ONE, RepeatRule::Once, set_service),
     },
@@ -222,7 +222,7 @@ pub(super) static MAIN: DirectiveTable<MainConf> = DirectiveTable::<MainConf>::n
         syntax: "simple | batch",
         default: None,
         contexts: HTTP,
-        since: "0.1",
+        since: "0.2",
         doc: "Accepted: spans always travel in batches.",
         set: Setter::Ignored(Arity::ONE, "spans always travel in batches"),
     },
@@ -232,7 +232,7 @@ pub(super) static MAIN: DirectiveTable<MainConf> = DirectiveTable::<MainConf>::n
                  parentbased_traceidratio",
         default: None,
         contexts: HTTP,
-        since: "0.1",
+        since: "0.2",
         doc: "Which requests are recorded where `opentelemetry` is on; `parentbased_always_on` without this line. Those whose \
               context came from the client and is trusted are recorded if the client says so, with `parentbased_`.",
         set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
@@ -245,7 +245,7 @@ pub(super) static MAIN: DirectiveTable<MainConf> = DirectiveTable::<MainConf>::n
         syntax: "number",
         default: None,
         contexts: HTTP,
-        since: "0.1",
+        since: "0.2",
         doc: "The share of traces that are recorded with a sampler of a ratio, from 0 to 1.",
         set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
             let text = line.text(0).to_str().ok();
@@ -260,7 +260,7 @@ pub(super) static MAIN: DirectiveTable<MainConf> = DirectiveTable::<MainConf>::n
         syntax: "number",
         default: None,
         contexts: HTTP,
-        since: "0.1",
+        since: "0.2",
         doc: "How many spans wait at most, of each event loop, in whole batches.",
         set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
             conf.queue[0] = Some(line.number(0, 1, 1 << 24)?);
@@ -272,7 +272,7 @@ pub(super) static MAIN: DirectiveTable<MainConf> = DirectiveTable::<MainConf>::n
         syntax: "number",
         default: None,
         contexts: HTTP,
-        since: "0.1",
+        since: "0.2",
         doc: "The longest time that spans wait, in milliseconds.",
         set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
             conf.queue[1] = Some(line.number(0, 1, 1 << 32)?);
@@ -284,7 +284,7 @@ pub(super) static MAIN: DirectiveTable<MainConf> = DirectiveTable::<MainConf>::n
         syntax: "number",
         default: None,
         contexts: HTTP,
-        since: "0.1",
+        since: "0.2",
         doc: "How many spans travel together.",
         set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
             conf.queue[2] = Some(line.number(0, 1, 1 << 16)?);
@@ -363,7 +363,7 @@ pub(super) static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new
         syntax: "on | off | $variable",
         default: None,
         contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
+        since: "0.2",
         doc: "Whether requests are recorded: always, never, or if the value is `on` or `1`. The first location that a \
               request comes to decides.",
         set: Setter::OptionalValue(|conf| &mut conf.trace),
@@ -373,7 +373,7 @@ pub(super) static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new
         syntax: "extract | inject | propagate | ignore",
         default: None,
         contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
+        since: "0.2",
         doc: "What is done with the headers `traceparent` and `tracestate` (W3C Trace Context). `extract`: the request's \
               span is a child of the one they name. `inject`: upstream servers are told the request's own span. `propagate`: \
               both. `ignore`, the default: they are passed on as they came.",
@@ -387,7 +387,7 @@ pub(super) static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new
         syntax: "name",
         default: None,
         contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
+        since: "0.2",
         doc: "The name of spans, which may have variables; the location's name without this line.",
         set: Setter::OptionalValue(|conf| &mut conf.span_name),
     },
@@ -396,7 +396,7 @@ pub(super) static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new
         syntax: "name value",
         default: None,
         contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
+        since: "0.2",
         doc: "An attribute of spans, whose value may have variables. The lines of an outer block count where there are none.",
         set: Setter::Custom(Arity::exactly(2), RepeatRule::Fresh(|conf| conf.attributes.clear()), add_attribute),
     },
@@ -405,7 +405,7 @@ pub(super) static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new
         syntax: "off | [upstream] [fill] [subrequest]",
         default: None,
         contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
+        since: "0.2",
         doc: "Which spans a recorded request has besides its own: one for each try of an upstream server, for a fetch into \
               the cache, for each subrequest. Without this line it has none, as with nginx.",
         set: Setter::Custom(Arity::between(1, 3), RepeatRule::Once, |conf, line| {
@@ -426,7 +426,7 @@ pub(super) static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new
         syntax: "on | off",
         default: None,
         contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
+        since: "0.2",
         doc: "Whether requests are recorded, as the contrib module's sampler says. By default `on` if the exporter is one of \
               the contrib module's directives; `otel_trace` overrides it.",
         set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
@@ -439,7 +439,7 @@ pub(super) static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new
         syntax: "name",
         default: None,
         contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
+        since: "0.2",
         doc: "The contrib module's `otel_span_name`.",
         set: Setter::OptionalValue(|conf| &mut conf.span_name),
     },
@@ -448,7 +448,7 @@ pub(super) static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new
         syntax: "name value",
         default: None,
         contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
+        since: "0.2",
         doc: "The contrib module's `otel_span_attr`; lines add to those of outer blocks.",
         set: Setter::Custom(Arity::exactly(2), RepeatRule::Many, add_attribute),
     },
@@ -457,7 +457,7 @@ pub(super) static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new
         syntax: "[b3 | b3multi]",
         default: None,
         contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
+        since: "0.2",
         doc: "Tells upstream servers the request's span, in the headers of W3C Trace Context or B3, and takes the client's \
               from there, unless `opentelemetry_trust_incoming_spans` is off.",
         set: Setter::Custom(Arity::between(0, 1), RepeatRule::Once, |conf, line| {
@@ -474,7 +474,7 @@ pub(super) static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new
         syntax: "on | off",
         default: Some("on"),
         contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
+        since: "0.2",
         doc: "Whether a request's span is a child of the one that its headers name, where `opentelemetry_propagate` is used.",
         set: Setter::Flag(|conf| &mut conf.contrib.trusts),
     },
@@ -483,7 +483,7 @@ pub(super) static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new
         syntax: "on | off",
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
+        since: "0.2",
         doc: "Adds the headers of request and response as attributes. `Authorization`, `Proxy-Authorization`, `Cookie` and \
               `Set-Cookie` are never shown.",
         set: Setter::Flag(|conf| &mut conf.contrib.captures),
@@ -493,7 +493,7 @@ pub(super) static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new
         syntax: "regex",
         default: None,
         contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
+        since: "0.2",
         doc: "Of captured headers whose names match, the value is `[REDACTED]`.",
         set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
             conf.contrib.secret_names = Some(line.regex(0, line.text(0), true)?);
@@ -505,7 +505,7 @@ pub(super) static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new
         syntax: "regex",
         default: None,
         contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
+        since: "0.2",
         doc: "Values of captured headers that match are shown as `[REDACTED]`.",
         set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
             conf.contrib.secret_values = Some(line.regex(0, line.text(0), true)?);
@@ -517,7 +517,7 @@ pub(super) static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new
         syntax: "regex",
         default: None,
         contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
+        since: "0.2",
         doc: "Requests whose original target matches are not recorded by `opentelemetry`.",
         set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
             conf.contrib.ignored_paths = Some(line.regex(0, line.text(0), true)?);

@@ -29,6 +29,7 @@ pub(super) fn describe<'a>(
 /// A step of another module that does more than compute is not run. Its variable keeps its value, and what follows depends
 /// on it, which the notes say.
 async fn run(request: &mut Request, notes: &mut ExplainNotes) -> HandlerOutcome {
+    // A request keeps its configuration, as in the server.
     let site = Rc::clone(&request.site);
     let mut machine = ScriptMachine::step_by_step(request);
     while let Some((index, command)) = machine.next_command(&site, request) {
@@ -38,6 +39,7 @@ async fn run(request: &mut Request, notes: &mut ExplainNotes) -> HandlerOutcome 
             path: request.uri.path.clone(),
             args: request.uri.args.clone(),
         };
+        // A script of Lua, for one: it could write, or ask another server.
         if let ScriptCommand::Foreign(ForeignStep(step)) = command
             && !step.only_computes()
         {
@@ -61,9 +63,13 @@ async fn run(request: &mut Request, notes: &mut ExplainNotes) -> HandlerOutcome 
 
 /// What there was before a command.
 struct ScriptSight {
+    /// The block of the command, in which its line is found.
     block: LocationId,
+    /// Its position there.
     index: usize,
+    /// The path before it.
     path: BString,
+    /// The arguments before it.
     args: BString,
 }
 

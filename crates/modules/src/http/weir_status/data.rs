@@ -74,7 +74,7 @@ fn stalls() -> Vec<Value> {
     let stalls = rt::report::recent_stalls();
     let value = |stall: &rt::report::RecordedStall| {
         json!({
-            "loop": stall.loop_name,
+            "loop_name": stall.loop_name,
             "at_ms": stall.wall_ms,
             "late_ms": stall.late.as_millis() as u64,
             "frames": stall.frames,

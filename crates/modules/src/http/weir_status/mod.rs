@@ -155,7 +155,7 @@ fn group_part(format: StatusFormat, view: &StatusView) -> String {
                 + &text::more(view)
         }
         StatusFormat::Json | StatusFormat::Html => {
-            let lists = json_lists(zones.group().place(), (&loops, &pools), &caches, zones);
+            let lists = json_lists(zones.group().place(), &loops, &pools, &caches, zones);
             lists.join("\n") + "\n" + &data::more(view).to_string()
         }
     }
@@ -243,7 +243,8 @@ fn json_object(lists: &[String; 5], rest: &Value) -> String {
 /// The elements of the lists. With several groups each says which it belongs to.
 fn json_lists(
     group: WorkerGroup,
-    (loops, pools): (&[LoopStatus], &[PoolHandle]),
+    loops: &[LoopStatus],
+    pools: &[PoolHandle],
     caches: &[Arc<CacheZone>],
     zones: &ZoneRegistry,
 ) -> [String; 5] {
@@ -696,12 +697,7 @@ mod tests {
 
     #[test]
     fn pages_of_nothing_are_well_formed() {
-        let lists = json_lists(
-            WorkerGroup::ALONE,
-            (&[], &[]),
-            &[],
-            &ZoneRegistry::default(),
-        );
+        let lists = json_lists(WorkerGroup::ALONE, &[], &[], &[], &ZoneRegistry::default());
         assert_eq!(
             json_object(&lists, &serde_json::json!({})),
             "{\"loops\":[],\"pools\":[],\"caches\":[],\"compressed_copies\":[],\"spans\":[]}\n"

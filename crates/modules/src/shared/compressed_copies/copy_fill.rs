@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use base::sync::Mutex;
 use bytes::Bytes;
 use http::Request;
-use http::response_body::{BodyChunk, BodyError, BodySource};
+use http::response_body::{BodyChunk, BodyError, BodySource, EndWork};
 
 use super::CompressedCopy;
 use crate::shared::compression::{CompressedSizes, ContentEncoder};
@@ -86,16 +86,19 @@ pub(crate) struct FollowedCopy<E> {
     position: usize,
     /// Its place among those that wait.
     ticket: Option<u64>,
+    /// What the producer of the content has to do at the end.
+    end_work: Option<EndWork>,
     encoder: PhantomData<E>,
 }
 
 impl<E> FollowedCopy<E> {
-    pub(crate) fn new(fill: Arc<CopyFill>) -> FollowedCopy<E> {
+    pub(crate) fn new(fill: Arc<CopyFill>, end_work: Option<EndWork>) -> FollowedCopy<E> {
         FollowedCopy {
             fill,
             chunk: 0,
             position: 0,
             ticket: None,
+            end_work,
             encoder: PhantomData,
         }
     }
@@ -144,6 +147,9 @@ impl<E: ContentEncoder> BodySource for FollowedCopy<E> {
                 Some(Ok(BodyChunk::Bytes(bytes)))
             }
             Ok(Err(copy)) => {
+                if let Some(end_work) = self.end_work.take() {
+                    end_work(request);
+                }
                 // The log phase runs after the body has ended, and reads these.
                 request.set_state(CompressedSizes::<E>::of_copy(&copy));
                 None
