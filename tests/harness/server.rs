@@ -38,6 +38,7 @@ impl Server {
         let arguments = site.arguments();
         let mut server = Self::spawn(site, &arguments);
         server.await_readiness();
+        crate::explained::visit(&server);
         server
     }
 

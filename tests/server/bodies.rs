@@ -223,14 +223,21 @@ fn content_that_is_invalid_at_once_asks_no_server() {
     let port = origin.port();
     let server = http(&format!(
         "server {{ listen 127.0.0.1:%%PORT%%; proxy_http_version 1.1;
-            location / {{ proxy_request_buffering off; proxy_pass http://127.0.0.1:{port}; }} }}"
+            location / {{ proxy_request_buffering off; proxy_pass http://127.0.0.1:{port}; }}
+            location /small {{ client_body_buffer_size 16; proxy_request_buffering off; proxy_pass http://127.0.0.1:{port}; }} }}"
     ))
     .start();
     let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
-    let mut connection = server.connect();
-    connection.send(format!("{head}3\r\nabcd\r\n0\r\n\r\n"));
-    connection.reply().expect(400);
-    connection.assert_closed();
+    let small = head.replace("POST /", "POST /small");
+    for (head, rest) in [
+        (head, ""),
+        (small.as_str(), "and more than the buffer holds\r\n"),
+    ] {
+        let mut connection = server.connect();
+        connection.send(format!("{head}3\r\nabcd\r\n0\r\n\r\n{rest}"));
+        connection.reply().expect(400);
+        connection.assert_closed();
+    }
     // All of it has come, and what follows it is the next request: it is sent with its length, not in chunks.
     let mut connection = server.connect();
     connection.send(format!(

@@ -278,7 +278,7 @@ fn clients_of_one_fetch_share_one_compression() {
         }
     });
     let server = site(
-        "proxy_cache_path cache keys_zone=one:1m;",
+        "proxy_cache_path cache keys_zone=one:1m; log_format one '$upstream_cache_status $upstream_response_length'; access_log one.log one;",
         &format!(
             "location / {{ proxy_pass http://127.0.0.1:{}; proxy_cache one; proxy_cache_key $uri; }}",
             origin.port
@@ -289,6 +289,8 @@ fn clients_of_one_fetch_share_one_compression() {
         assert!(!reply.cut && unpacked(&reply) == text);
     }
     assert_eq!(count(&server, "made"), 1);
+    // The log of the client that began the fetch tells of its exchange, although it was sent the copy.
+    server.line("one.log", "MISS 300000");
     // What was made of the fill is the copy of the object.
     assert!(get(&server, "/page").has("Content-Length"));
     assert_eq!(count(&server, "made"), 1);

@@ -58,6 +58,31 @@ fn trailers_come_although_the_length_is_known() {
 }
 
 #[test]
+fn a_response_that_ends_with_its_header_is_known_to_be_empty() {
+    let origin = Scripted::start(|stream, _| {
+        let mut origin = Http2::accept(stream);
+        while let Some(stream) = request(&mut origin) {
+            let head = [
+                (":status", "200"),
+                ("content-type", "application/grpc"),
+                ("etag", "\"x\""),
+                ("grpc-status", "5"),
+            ];
+            origin.headers(stream, &head, true);
+        }
+    });
+    let port = origin.port();
+    let server = http(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%%; location / {{ grpc_pass 127.0.0.1:{port}; sub_filter a b; sub_filter_types *; }} }}"
+    ))
+    .start();
+    let reply = server.get("/a.B/c").expect(200);
+    assert_eq!(reply.field("Content-Length"), "0");
+    assert_eq!(reply.field("ETag"), "\"x\"");
+    assert_eq!(reply.field("grpc-status"), "5");
+}
+
+#[test]
 fn a_reset_without_an_error_after_the_end_leaves_the_connection_in_use() {
     if skip_on_oracle("older nginx closes it") {
         return;

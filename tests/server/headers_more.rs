@@ -398,3 +398,30 @@ fn requests_are_changed_in_blocks_of_if() {
         assert_eq!(server.get(target).expect(200).text(), seen, "{target}");
     }
 }
+
+#[test]
+fn an_offer_of_ranges_that_a_directive_makes_stays_on_a_part() {
+    let Some(site) = site(
+        "server { listen 127.0.0.1:%%PORT%%; location / { more_set_headers 'Accept-Ranges: lines'; } }",
+    ) else {
+        return;
+    };
+    let server = site.file("html/f", "0123456789").start();
+    let reply = server.get_with("/f", &["Range: bytes=1-2"]).expect(206);
+    assert_eq!(reply.field("Accept-Ranges"), "lines");
+}
+
+#[test]
+fn lines_behind_a_change_of_the_type_refer_to_the_new_one() {
+    let Some(site) = site(
+        "server { listen 127.0.0.1:%%PORT%%; more_clear_headers 'Content-Type';
+            location / { more_clear_headers -t 'text/plain' 'ETag'; } }",
+    ) else {
+        return;
+    };
+    let server = site.file("html/f.txt", "0123456789").start();
+    for (condition, status) in [("If-None-Match: x", 200), ("If-None-Match: *", 304)] {
+        let reply = server.get_with("/f.txt", &[condition]).expect(status);
+        assert!(reply.has("ETag"), "{condition}");
+    }
+}

@@ -261,7 +261,7 @@ fn a_reload_keeps_connections_of_every_kind() {
 
 /// Connections of each loop, the one that asks included.
 fn loops(server: &Server) -> usize {
-    server.get("/status").text().matches("\"active\":").count()
+    server.get("/status").text().matches("\"loop\":").count()
 }
 
 #[test]

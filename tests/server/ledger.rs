@@ -11,6 +11,7 @@ use weir_tests::{Server, Site, http, run, skip_on_oracle};
 
 use crate::cache_fills::Origin;
 use crate::lua::lua;
+use crate::slow_disk::{FILE, LENGTH, SlowDisk};
 
 const LOG: &str = "log_format ledger '$uri $status $weir_ledger'; access_log ledger.log ledger;";
 
@@ -67,6 +68,11 @@ impl Ledger {
         assert!(share >= 0.95, "{column} has {share:.3} of {self:?}");
         let stall = STALL.as_millis() as f64 * 0.9;
         assert!(self.total >= stall, "there was no stall: {self:?}");
+        println!(
+            "{column}: {:.3} ms, {:.2} % of it there",
+            self.total,
+            share * 100.0
+        );
     }
 }
 
@@ -342,6 +348,26 @@ fn a_loop_that_another_task_holds() {
     let ledger = Ledger::of(&server, "/victim");
     let share = ledger.columns.get("loop").copied().unwrap_or_default() / ledger.total;
     assert!(share >= 0.95, "{ledger:?}");
+}
+
+#[test]
+fn a_cold_disk() {
+    let Some(site) = site("server { listen 127.0.0.1:%%PORT%%; sendfile on; }") else {
+        return;
+    };
+    let site = site.folder("html/disk");
+    let Some(disk) = SlowDisk::mount(&site.path("html/disk"), STALL) else {
+        return;
+    };
+    let server = site.start();
+    let path = format!("/disk/{FILE}");
+    let mut client = server.connect();
+    client.request("GET", &path, &[]);
+    // Nobody else waits for the disk.
+    server.get("/other").expect(404);
+    assert_eq!(client.reply().expect(200).body.len(), LENGTH);
+    Ledger::of(&server, &path).assert_in("disk");
+    drop(disk);
 }
 
 #[test]

@@ -843,6 +843,27 @@ fn wrong_arguments_are_named_in_the_order_in_which_lua_nginx_module_checks_them(
             "failed to set header",
         ),
         (
+            "show(coroutine.wrap, 1)",
+            "bad argument #1 to '?' (Lua function expected)",
+        ),
+        (
+            "show(ngx.timer.at, 1, 'x')",
+            "bad argument #2 to '?' (Lua function expected)",
+        ),
+        (
+            "show(ngx.location.capture, nil)",
+            "query argument 0 expecting one or two arguments",
+        ),
+        (
+            "show(ngx.location.capture, '/', 'x')",
+            "expecting table as the 2nd argument for subrequest 0, but got string",
+        ),
+        (
+            "show(function() ngx.header['Content-Length'] = 'x' end)",
+            "failed to set header",
+        ),
+        ("ngx.say(ngx.location.capture(15).status)", "404"),
+        (
             "ngx.say(select(2, ngx.on_abort()))",
             "lua_check_client_abort is off",
         ),

@@ -36,12 +36,13 @@ fn requests_are_counted_by_server_and_zone() {
     let Some(site) = site(&format!(
         "server {{ listen 127.0.0.1:%%PORT%%; server_name shop other; status_zone front; {METRICS}
          location / {{ return 200 hello; }}
-         location /api/ {{ status_zone api; return 404; location /api/inner/ {{ return 301 /; }} }} }}"
+         location /api/ {{ status_zone api; return 404; location /api/inner/ {{ return 301 /; }}
+             location /api/off/ {{ status_zone off; return 301 /; }} }} }}"
     )) else {
         return;
     };
     let server = site.start();
-    for path in ["/", "/", "/api/x", "/api/inner/x"] {
+    for path in ["/", "/", "/api/x", "/api/inner/x", "/api/off/"] {
         server.get(path);
     }
     let text = metrics(&server);
@@ -56,20 +57,22 @@ fn requests_are_counted_by_server_and_zone() {
         ),
         (
             "weir_http_responses_total{zone=\"front\",class=\"3xx\"}",
-            "1",
+            "2",
         ),
         ("weir_http_responses_total{zone=\"api\",class=\"4xx\"}", "1"),
-        // A nested location does not inherit the zone.
-        ("weir_http_responses_total{zone=\"api\",class=\"3xx\"}", "0"),
+        // A nested location inherits the zone of the one around it, unless it has `off`.
+        ("weir_http_responses_total{zone=\"api\",class=\"3xx\"}", "1"),
         (
             "weir_http_request_duration_seconds_count{server=\"shop\"}",
-            "4",
+            "5",
         ),
         (
             "weir_http_request_duration_seconds_bucket{server=\"shop\",le=\"+Inf\"}",
-            "4",
+            "5",
         ),
-        ("weir_http_first_byte_seconds_count{zone=\"front\"}", "4"),
+        ("weir_http_first_byte_seconds_count{zone=\"front\"}", "5"),
+        // The scrape itself.
+        ("weir_http_requests_in_progress{server=\"shop\"}", "1"),
         ("weir_build_info{version=\"0.1.0\"}", "1"),
     ] {
         assert_eq!(sample(&text, name), value, "{name}");

@@ -398,6 +398,39 @@ fn a_rewritten_path_has_no_alias() {
 }
 
 #[test]
+fn a_rewritten_path_that_a_return_ends_has_no_alias_either() {
+    let conf = "log_format f '[$request_filename]'; server {
+        listen 127.0.0.1:%%PORT%%; access_log access.log f;
+        location /a/ { alias %%DIR%%/html/; rewrite ^ /x; return 200 \"[$request_filename]\"; }
+        location /b/ { alias %%DIR%%/html/; return 200 \"[$request_filename]\"; }
+    }";
+    let server = http(conf)
+        .file("html/f", "file")
+        .tolerate("\"alias\" cannot be used in location")
+        .start();
+    assert_eq!(server.get("/a/f").text(), "[]");
+    server.line("access.log", "[-]");
+    let path = server.path("html/f");
+    assert_eq!(server.get("/b/f").text(), format!("[{}]", path.display()));
+}
+
+#[test]
+fn a_closed_request_logs_close_where_nothing_is_kept() {
+    let conf = "log_format f '$uri $sent_http_connection'; server {
+        listen 127.0.0.1:%%PORT%%; access_log access.log f;
+        location /kept { return 444; }
+        location /not { keepalive_timeout 0; return 444; }
+    }";
+    let server = http(conf).start();
+    for path in ["/kept", "/not"] {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert!(server.raw_or_closed(&request).is_none());
+    }
+    server.line("access.log", "/kept keep-alive");
+    server.line("access.log", "/not close");
+}
+
+#[test]
 fn links_are_resolved_in_realpath_root() {
     let conf = "server {
         listen 127.0.0.1:%%PORT%%;

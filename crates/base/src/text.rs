@@ -154,6 +154,25 @@ pub fn visible_text(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// Appends a byte escaped for JSON (RFC 8259, section 7).
+pub fn write_json_escape(byte: u8, out: &mut Vec<u8>) {
+    out.push(b'\\');
+    match byte {
+        b'\n' => out.push(b'n'),
+        b'\r' => out.push(b'r'),
+        b'\t' => out.push(b't'),
+        0x08 => out.push(b'b'),
+        0x0c => out.push(b'f'),
+        b'"' | b'\\' => out.push(byte),
+        _ => {
+            out.extend_from_slice(b"u00");
+            const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+            let (high, low) = (usize::from(byte >> 4), usize::from(byte & 15));
+            out.extend_from_slice(&[DIGITS[high], DIGITS[low]]);
+        }
+    }
+}
+
 fn write_escaped(bytes: &[u8], out: &mut Vec<u8>) {
     for byte in bytes {
         out.extend_from_slice(b"\\x");

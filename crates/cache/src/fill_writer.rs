@@ -26,6 +26,7 @@ impl FillWriter {
         coverage: FillCoverage,
         since: (u64, u64),
     ) -> FillWriter {
+        rt::probes::fill_start(hash);
         FillWriter {
             core: Arc::clone(core),
             fill: Fill::new(&core.options, (key, hash), coverage, since),
@@ -302,5 +303,6 @@ impl FillWriter {
 impl Drop for FillWriter {
     fn drop(&mut self) {
         self.end(Err(FillFailure::ProducerGone));
+        rt::probes::fill_end(self.fill.hash, self.fill.is_complete());
     }
 }

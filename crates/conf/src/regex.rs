@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use base::sync::Mutex;
 use base::{BStr, ByteSlice};
@@ -72,6 +73,7 @@ impl Regex {
     /// As [`Regex::captures`], with the failure as a message.
     pub fn try_captures(&self, subject: &[u8], captures: &mut Captures) -> Result<bool, String> {
         captures.clear();
+        let watch = MatchWatch::begin();
         let mut locations = self.take_spare();
         let found = self.shared.program.captures_read(&mut locations, subject);
         let result = match found {
@@ -83,12 +85,16 @@ impl Regex {
             Err(error) => Err(match_message(&error, subject, self.pattern())),
         };
         self.put_spare(locations);
+        watch.end(self);
         result
     }
 
     /// Whether the subject matches.
     pub fn is_match(&self, subject: &[u8]) -> bool {
-        self.shared.program.is_match(subject).unwrap_or(false)
+        let watch = MatchWatch::begin();
+        let found = self.shared.program.is_match(subject).unwrap_or(false);
+        watch.end(self);
+        found
     }
 
     /// The pattern.
@@ -119,6 +125,46 @@ impl Regex {
         if let Some(mut spare) = self.shared.spare.try_lock() {
             spare.push(locations);
         }
+    }
+}
+
+/// Whoever runs the process believes that something takes too long: see [`set_match_watch`].
+static IS_LATE: AtomicBool = AtomicBool::new(false);
+/// Who is told of the pattern.
+static TOLD: OnceLock<fn(&BStr)> = OnceLock::new();
+
+/// Has `told` called with the pattern of each match during which [`say_late`] was called. Only the first call counts.
+pub fn set_match_watch(told: fn(&BStr)) {
+    // A second call loses on purpose: there is one process.
+    let _ = TOLD.set(told);
+}
+
+/// Says whether something takes too long now. What ends after this, and began before, may have been it.
+pub fn say_late(late: bool) {
+    IS_LATE.store(late, Relaxed);
+}
+
+/// Looks before and after a match: two loads.
+struct MatchWatch(bool);
+
+impl MatchWatch {
+    #[inline]
+    fn begin() -> MatchWatch {
+        MatchWatch(IS_LATE.load(Relaxed))
+    }
+
+    #[inline]
+    fn end(self, regex: &Regex) {
+        if IS_LATE.load(Relaxed) && !self.0 {
+            tell(regex);
+        }
+    }
+}
+
+#[cold]
+fn tell(regex: &Regex) {
+    if let Some(told) = TOLD.get() {
+        told(regex.pattern());
     }
 }
 

@@ -257,6 +257,8 @@ pub struct MainSettings {
     pub debug_unix_connections: bool,
     /// The time limit of a graceful stop; zero means none.
     pub shutdown_timeout: Duration,
+    /// The kernel chooses among the UDP sockets of an address by what is in datagrams (`quic_bpf`).
+    pub steers_datagrams: bool,
     /// The configuration is only tested: nothing will be served.
     pub testing: bool,
 }
@@ -298,6 +300,7 @@ impl Default for MainSettings {
             debug_connections: Vec::new(),
             debug_unix_connections: false,
             shutdown_timeout: Duration::ZERO,
+            steers_datagrams: true,
             testing: false,
         }
     }

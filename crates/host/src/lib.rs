@@ -25,5 +25,7 @@ pub mod log_sink;
 pub mod loop_slots;
 pub mod notify_outbox;
 pub mod process;
+pub mod request_ring;
 pub mod signal;
+pub mod terminal;
 pub mod worker_group;

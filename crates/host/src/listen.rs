@@ -223,6 +223,14 @@ pub fn try_bind(address: SocketAddr) -> io::Result<()> {
     Ok(bind(&socket, &address)?)
 }
 
+/// Whether this address could be read for datagrams: see [`try_bind`].
+pub fn try_bind_datagrams(address: SocketAddr) -> io::Result<()> {
+    let address = ListenAddress::Udp(address);
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(address.family(), SocketType::DGRAM, flags, None)?;
+    Ok(bind(&socket, &address)?)
+}
+
 /// What a socket that another program has opened listens on, with the options that tell sockets apart.
 /// An error when it is no listening socket.
 pub fn inherited(socket: &OwnedFd) -> io::Result<(ListenAddress, ListenOptions)> {
@@ -254,6 +262,11 @@ pub fn inherited(socket: &OwnedFd) -> io::Result<(ListenAddress, ListenOptions)>
         ..ListenOptions::default()
     };
     Ok((address, options))
+}
+
+/// How many connections wait to be accepted.
+pub fn waiting_connections(socket: &OwnedFd) -> u32 {
+    rt::net::accept_queue(socket.as_fd()).unwrap_or(0)
 }
 
 /// Changes the length of the accept queue of a socket that listens already.

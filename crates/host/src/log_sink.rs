@@ -6,7 +6,7 @@
 //! with one call. On an idle machine a line is in the file within some tens of microseconds.
 //!
 //! There is one writer thread for each device, one for each pipe or terminal (which may block for ever), and one
-//! for all sockets (which never block). So a stuck target does not hold up other lines, and a thousand logs on one
+//! for all sockets (whose writes never block; to connect one may). So a stuck target does not hold up other lines, and a thousand logs on one
 //! disk need one thread. A sink is drained by one writer at a time, in order.
 
 use std::collections::{HashMap, VecDeque};
@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use base::sync::{Condvar, Mutex, MutexGuard};
 use rustix::fs::FileType;
@@ -54,10 +55,18 @@ struct SinkState {
     waiting: Vec<remote_oneshot::RemoteSender<()>>,
 }
 
+/// Opens a socket for datagrams, and connects it. On a writer's thread.
+type SocketOpener = Box<dyn Fn() -> io::Result<OwnedFd> + Send + Sync>;
+
+enum SinkPlace {
+    /// A file, pipe or terminal.
+    File(OwnedFd),
+    /// A socket: each line is a message of its own. It is opened for the first one, and again after an error.
+    Datagrams(SocketOpener, Mutex<Option<OwnedFd>>),
+}
+
 struct SinkTarget {
-    fd: OwnedFd,
-    /// A socket: each line is a message of its own.
-    datagrams: bool,
+    place: SinkPlace,
     writer: Arc<LogWriter>,
     /// The target has a writer of its own, which ends with it.
     own_writer: bool,
@@ -78,10 +87,13 @@ impl LogSink {
         Self::new(name, SinkTarget::file(fd))
     }
 
-    /// A sink that sends each line as a datagram over a connected socket (syslog). A line that the socket does not
-    /// take at once is lost, and counted.
-    pub fn datagrams(name: &str, fd: OwnedFd) -> Self {
-        Self::new(name, SinkTarget::datagrams(fd))
+    /// A sink that sends each line as a datagram over a connected socket (syslog), which `open` makes. A line that the
+    /// socket does not take at once is lost, and counted.
+    pub fn datagrams(
+        name: &str,
+        open: impl Fn() -> io::Result<OwnedFd> + Send + Sync + 'static,
+    ) -> Self {
+        Self::new(name, SinkTarget::datagrams(Box::new(open)))
     }
 
     /// A sink to standard error.
@@ -135,7 +147,7 @@ impl LogSink {
             self.0.lost(1, None);
             return true;
         }
-        if state.target.datagrams {
+        if matches!(state.target.place, SinkPlace::Datagrams(..)) {
             let len = u32::try_from(line.len()).expect("a line is shorter than the buffer");
             state.buffer.extend_from_slice(&len.to_ne_bytes());
         }
@@ -156,10 +168,24 @@ impl LogSink {
 
     /// Blocks until everything is written. Not for a loop's thread.
     pub fn flush_blocking(&self) {
-        let mut state = self.0.state();
-        while state.scheduled {
-            state = self.0.drained.wait(state);
+        while !self.flush_within(Duration::from_secs(60)) {}
+    }
+
+    /// Blocks until everything is written, but no longer than this: a pipe may be stuck for ever. Whether it is written.
+    pub fn flush_within(&self, limit: Duration) -> bool {
+        let state = self.0.state();
+        let waited = self
+            .0
+            .drained
+            .wait_timeout_while(state, limit, |state| state.scheduled);
+        let (state, timed_out) = waited;
+        let is_left = !state.buffer.is_empty() && !state.scheduled;
+        drop(state);
+        if is_left {
+            // No writer could be started for it. This thread may wait.
+            self.0.drain();
         }
+        !timed_out
     }
 
     /// Ready when everything is written; `None` if it already is.
@@ -210,9 +236,18 @@ impl SinkShared {
     fn schedule(self: &Arc<Self>) {
         loop {
             let writer = Arc::clone(&self.state().target.writer);
-            // Refused only if the target was replaced meanwhile: then the new target's writer is asked.
-            if writer.schedule(self) == SinkScheduling::Taken {
-                return;
+            match writer.schedule(self) {
+                SinkScheduling::Taken => return,
+                // Only if the target was replaced meanwhile: then the new target's writer is asked.
+                SinkScheduling::Refused => {}
+                // The lines stay, and the next one tries again: a loop does not write, whatever happens.
+                SinkScheduling::NoThread => {
+                    let mut state = self.state();
+                    state.scheduled = false;
+                    drop(state);
+                    self.drained.notify_all();
+                    return;
+                }
             }
         }
     }
@@ -251,10 +286,9 @@ impl SinkShared {
     }
 
     fn put(&self, target: &SinkTarget, bytes: &[u8]) {
-        let outcome = if target.datagrams {
-            target.send(bytes)
-        } else {
-            target.append(bytes)
+        let outcome = match &target.place {
+            SinkPlace::File(fd) => append(fd, bytes),
+            SinkPlace::Datagrams(open, socket) => send_all(open, &mut socket.lock(), bytes),
         };
         if let Err((lines, error)) = outcome {
             self.lost(lines, Some(&error));
@@ -279,53 +313,72 @@ impl SinkTarget {
             LogWriter::of(device)
         };
         Self {
-            fd,
-            datagrams: false,
+            place: SinkPlace::File(fd),
             writer,
             own_writer,
         }
     }
 
-    fn datagrams(fd: OwnedFd) -> Self {
+    fn datagrams(open: SocketOpener) -> Self {
         /// No device has this number.
         const SOCKETS: u64 = u64::MAX;
         Self {
-            fd,
-            datagrams: true,
+            place: SinkPlace::Datagrams(open, Mutex::new(None)),
             writer: LogWriter::of(SOCKETS),
             own_writer: false,
         }
     }
+}
 
-    fn append(&self, mut bytes: &[u8]) -> Result<(), LostLines> {
-        while !bytes.is_empty() {
-            match rustix::io::write(&self.fd, bytes) {
-                Ok(n) => bytes = &bytes[n..],
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => wait_writable(&self.fd),
-                Err(error) => {
-                    let lines = bytes.iter().filter(|&&byte| byte == b'\n').count();
-                    return Err((lines as u64, error.into()));
-                }
+fn append(fd: &OwnedFd, mut bytes: &[u8]) -> Result<(), LostLines> {
+    while !bytes.is_empty() {
+        match rustix::io::write(fd, bytes) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => wait_writable(fd),
+            Err(error) => {
+                let lines = bytes.iter().filter(|&&byte| byte == b'\n').count();
+                return Err((lines as u64, error.into()));
             }
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    fn send(&self, mut bytes: &[u8]) -> Result<(), LostLines> {
-        let (mut lost, mut last_error) = (0, None);
-        while let Some((len, rest)) = bytes.split_first_chunk() {
-            let (line, rest) = rest.split_at(u32::from_ne_bytes(*len) as usize);
-            bytes = rest;
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            if let Err(error) = rustix::net::send(&self.fd, line, flags) {
-                lost += 1;
-                last_error = Some(error);
-            }
+fn send_all(
+    open: &SocketOpener,
+    socket: &mut Option<OwnedFd>,
+    mut bytes: &[u8],
+) -> Result<(), LostLines> {
+    let (mut lost, mut last_error) = (0, None);
+    while let Some((len, rest)) = bytes.split_first_chunk() {
+        let (line, rest) = rest.split_at(u32::from_ne_bytes(*len) as usize);
+        bytes = rest;
+        if let Err(error) = send_one(open, socket, line) {
+            lost += 1;
+            last_error = Some(error);
         }
-        match last_error {
-            Some(error) => Err((lost, error.into())),
-            None => Ok(()),
+    }
+    match last_error {
+        Some(error) => Err((lost, error)),
+        None => Ok(()),
+    }
+}
+
+fn send_one(open: &SocketOpener, socket: &mut Option<OwnedFd>, line: &[u8]) -> io::Result<()> {
+    let connected = match socket {
+        Some(socket) => socket,
+        None => socket.insert(open()?),
+    };
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    match rustix::net::send(&*connected, line, flags) {
+        Ok(_) => Ok(()),
+        // It has too much to do; the socket is right.
+        Err(Errno::AGAIN) => Err(Errno::AGAIN.into()),
+        Err(error) => {
+            // The server went away; the next line tries again with another socket.
+            *socket = None;
+            Err(error.into())
         }
     }
 }
@@ -357,6 +410,8 @@ enum SinkScheduling {
     Taken,
     /// The writer has ended with its target.
     Refused,
+    /// It has no thread, and the system has none left.
+    NoThread,
 }
 
 impl LogWriter {
@@ -383,12 +438,8 @@ impl LogWriter {
             let builder = std::thread::Builder::new().name("log".to_owned());
             queue.started = builder.spawn(move || writer.work()).is_ok();
             if !queue.started {
-                // No thread can be started: it is better that this loop blocks once than that the log is not
-                // written.
                 queue.sinks.pop_back();
-                drop(queue);
-                sink.drain();
-                return SinkScheduling::Taken;
+                return SinkScheduling::NoThread;
             }
         }
         drop(queue);

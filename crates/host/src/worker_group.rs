@@ -17,7 +17,7 @@
 //! place reads the rest. Nothing here ever waits for another group: a packet for which there is no room is not sent, and
 //! the sender goes on without.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -49,6 +49,12 @@ const BALANCE_SHARE: usize = 20;
 
 /// The longest packet.
 const MAX_PACKET: usize = 64 * 1024;
+
+/// How much of an answer is in one packet.
+const ANSWER_PIECE: usize = 32 * 1024;
+
+/// The longest answer. The metrics of ten thousand servers have some 40 MB.
+const MAX_ANSWER: usize = 256 * 1024 * 1024;
 /// The part of a packet before its topic.
 const HEAD: usize = 11;
 /// How long an answer may take: another group may be short of processor time, and the client is waiting.
@@ -208,6 +214,8 @@ pub struct GroupMember {
     topics: Mutex<BTreeMap<&'static str, TopicHandler>>,
     /// Who waits for the answer to which question.
     questions: Mutex<OpenQuestions>,
+    /// What has come of answers that are longer than a packet.
+    parts: Mutex<HashMap<(u64, usize), Vec<u8>>>,
     next_question: AtomicU64,
     /// Whether the inbox is being read.
     reads: AtomicBool,
@@ -272,6 +280,7 @@ impl GroupMember {
             links: None,
             topics: Mutex::default(),
             questions: Mutex::default(),
+            parts: Mutex::default(),
             next_question: AtomicU64::new(1),
             reads: AtomicBool::new(false),
             arrival: Mutex::default(),
@@ -458,6 +467,9 @@ impl GroupMember {
         let mut questions = self.questions.lock();
         // Those whose askers have given up.
         questions.retain(|_, asker| !asker.is_closed());
+        self.parts
+            .lock()
+            .retain(|question, _| questions.contains_key(question));
         if questions.len() >= MAX_QUESTIONS {
             return None;
         }
@@ -523,15 +535,26 @@ impl GroupMember {
                 };
                 let answer = handler.and_then(|handle| handle(body)).unwrap_or_default();
                 if head[0] == b'Q' {
-                    let packet = self.packet(b'A', number, b"", &answer);
-                    // One that cannot be sent is missed in time.
-                    let _ = links.send(group, packet, None);
+                    self.send_answer(links, group, number, &answer);
+                }
+            }
+            // A part of an answer that is too long for a packet. Only of one that is waited for.
+            b'P' => {
+                let is_asked = self.questions.lock().contains_key(&(number, group));
+                let mut parts = self.parts.lock();
+                let part = parts.entry((number, group)).or_default();
+                match is_asked && part.len() + body.len() <= MAX_ANSWER {
+                    true => part.extend_from_slice(body),
+                    false => drop(parts.remove(&(number, group))),
                 }
             }
             b'A' => {
+                let before = self.parts.lock().remove(&(number, group));
                 let asker = self.questions.lock().remove(&(number, group))?;
+                let mut answer = before.unwrap_or_default();
+                answer.extend_from_slice(body);
                 // The asker may have given up.
-                let _ = asker.send(body.to_vec());
+                let _ = asker.send(answer);
             }
             _ => {}
         }
@@ -540,6 +563,24 @@ impl GroupMember {
 }
 
 impl GroupMember {
+    /// Sends an answer, in as many packets as it takes.
+    fn send_answer(&self, links: &MemberLinks, group: usize, number: u64, answer: &[u8]) {
+        let mut pieces = answer.chunks(ANSWER_PIECE).peekable();
+        while let Some(piece) = pieces.next_if(|piece| piece.len() == ANSWER_PIECE) {
+            links.wait_for_room(group);
+            if !links.send(group, self.packet(b'P', number, b"", piece), None) {
+                // It is missed in time: half an answer would be a wrong one.
+                return;
+            }
+        }
+        let last = pieces.next().unwrap_or_default();
+        if answer.len() >= ANSWER_PIECE {
+            links.wait_for_room(group);
+        }
+        // One that cannot be sent is missed in time.
+        let _ = links.send(group, self.packet(b'A', number, b"", last), None);
+    }
+
     /// Takes a connection in, or returns it to its group if it would have to wait here.
     fn take_in(&self, take: &ArrivalHandler, group: usize, arrival: GroupArrival<'_>) {
         let (engine, body) = (arrival.engine, arrival.body);

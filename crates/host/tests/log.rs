@@ -118,7 +118,7 @@ fn a_stuck_pipe_loses_its_own_lines_and_holds_nobody_s() {
 #[test]
 fn datagrams_keep_their_bounds() {
     let (a, b) = std::os::unix::net::UnixDatagram::pair().expect("a pair");
-    let sink = LogSink::datagrams("syslog", a.into());
+    let sink = LogSink::datagrams("syslog", move || Ok(a.try_clone()?.into()));
     sink.write(b"<14>one");
     sink.write(b"<14>two, longer");
     sink.flush_blocking();

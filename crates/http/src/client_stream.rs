@@ -72,6 +72,11 @@ pub trait ClientConnection {
     /// What TLS agreed on; `None` without it.
     fn tls(&self) -> Option<&TlsSession>;
 
+    /// Whether it is one with TLS.
+    fn is_secure(&self) -> bool {
+        self.tls().is_some()
+    }
+
     /// The address that the client connected to, as far as the system still knows it.
     fn local_address(&self) -> Option<SocketAddress>;
 

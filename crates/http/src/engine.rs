@@ -21,6 +21,7 @@ use crate::configure::{self, RequiredDirectories, WantedPools};
 use crate::connection_tasks::ConnectionTasks;
 use crate::core::ServerIdentity;
 use crate::current_loop;
+use crate::explain::{ExplainSubject, ExplainedTree};
 use crate::h1::RecycledSlots;
 use crate::http_loop::HttpLoop;
 use crate::http_site::{FrozenHttp, HttpSite};
@@ -113,6 +114,18 @@ fn check_pools(main: &MainSettings, line: &mut DirectiveLine) {
             let error = Diagnostic::error(format!("unknown thread pool \"{name}\""), span);
             line.level
                 .report(error.note(format!("defined are: {}", declared.join(", "))));
+        }
+    }
+}
+
+impl HttpConfiguration {
+    /// The configuration for `weir explain`, with the tree that it was built from.
+    pub fn to_explain(&self, main: MainSettings, tree: ExplainedTree) -> ExplainSubject {
+        ExplainSubject {
+            frozen: Arc::clone(&self.frozen),
+            modules: self.modules,
+            main,
+            tree: Rc::new(tree),
         }
     }
 }

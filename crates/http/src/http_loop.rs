@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bstr::BString;
 use host::engine::{MainSettings, ZoneRegistry};
-use host::error_log::{LogLevel, Logger};
+use host::error_log::{ContextWriter, LogLevel, Logger};
 use net::client::RemoteClient;
 use net::counters::ConnectionCounters;
 
@@ -235,10 +235,8 @@ impl host::error_log::LogContext for ClientContext<'_> {
         Some(self.client.number)
     }
 
-    fn describe(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b", client: ");
-        out.extend_from_slice(&self.client.remote.text);
-        out.extend_from_slice(b", server: ");
-        out.extend_from_slice(self.endpoint.address.to_string().as_bytes());
+    fn describe(&self, out: &mut ContextWriter<'_>) {
+        out.word("client", &self.client.remote.text);
+        out.word("server", self.endpoint.address.to_string().as_bytes());
     }
 }

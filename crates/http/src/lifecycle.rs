@@ -83,7 +83,7 @@ impl From<RejectedHead> for RequestRefusal {
 }
 
 impl RequestRefusal {
-    fn status(&self) -> u16 {
+    pub(crate) fn status(&self) -> u16 {
         match self {
             RequestRefusal::Head(reject) => reject.status(),
             RequestRefusal::Protocol(status, _) => *status,
@@ -111,6 +111,7 @@ impl RequestRefusal {
 /// Turns a complete head into a request to `server`, the default one of its address, in the current configuration.
 pub(crate) fn start_request(http: &HttpLoop, request: &mut Request, server: ServerId) {
     http.counters.requests.add(1);
+    rt::probes::request_start(request.client.number, request.head.number);
     // The configuration is fixed here, once per request: a reload in the middle of it does not change what it sees.
     http.with_site(|site| request.begin_next(site, server));
     request.method = request.head.wire.method;
@@ -123,7 +124,9 @@ pub(crate) async fn run_lifecycle<C: RequestCarrier>(
     request: &mut Request,
     head: Result<(), RequestRefusal>,
 ) -> C::End {
-    match check_head(carrier, request, head) {
+    let checked = check_head(carrier, request, head);
+    log_phase::observe_beginning(request);
+    match checked {
         // 499, nginx's status for it; only the log sees it.
         Ok(()) if carrier.is_given_up() => {
             request.ledger.end_by(EndedBy::Client);
@@ -162,7 +165,7 @@ pub(crate) async fn answer_refused<C: RequestCarrier>(
 
 /// Checks the head, and derives path, server and content from it. If it is refused for several reasons, this decides which
 /// of them counts: the checks run in nginx's order, except that nginx has judged the target before it saw the rest.
-fn check_head<C: RequestCarrier>(
+pub(crate) fn check_head<C: RequestCarrier>(
     carrier: &mut C,
     request: &mut Request,
     head: Result<(), RequestRefusal>,
@@ -210,6 +213,7 @@ async fn respond<C: RequestCarrier>(carrier: &mut C, request: &mut Request) -> C
             }
         }
     };
+    crate::stall::blame_if_late(request);
     log_phase::observe_request(request);
     if log_phase::is_wanted(request) {
         log_phase::run_log_phase(request).await;

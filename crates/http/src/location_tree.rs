@@ -126,6 +126,22 @@ impl LocationTree {
         None
     }
 
+    /// The locations whose text is a prefix of the path, longest first.
+    pub(crate) fn prefixes_of(&self, path: &[u8]) -> Vec<LocationId> {
+        let matching = self.prefixes.iter();
+        let mut matching: Vec<&PrefixLocation> = matching
+            .filter(|prefix| path.starts_with(&prefix.text))
+            .collect();
+        matching.sort_by_key(|prefix| std::cmp::Reverse(prefix.text.len()));
+        matching.iter().map(|prefix| prefix.location).collect()
+    }
+
+    /// All locations with regular expressions, in the order of the configuration.
+    pub(crate) fn all_regexes(&self) -> impl Iterator<Item = LocationId> {
+        let regexes = self.regexes.iter();
+        regexes.flat_map(|regexes| regexes.list.iter().map(|(_, location)| *location))
+    }
+
     /// The locations whose regular expressions can match the path. The first that does wins, not the best.
     pub(crate) fn regexes<'a>(
         &'a self,

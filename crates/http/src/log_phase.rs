@@ -3,27 +3,68 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use crate::block_ids::ServerId;
+use crate::http_site::HttpSite;
 use crate::module::HttpPhase;
 use crate::request::{Request, RequestPurpose};
 use crate::response_body::ResponseBody;
 
-/// Remembers a request that has ended.
-pub type RequestObserver = fn(&Request);
+/// Who remembers requests.
+pub struct RequestObserver {
+    /// A request has a server. Whether it is counted as being under way.
+    pub began: fn(&Request) -> bool,
+    /// It has ended.
+    pub ended: fn(&Request),
+    /// A handshake with a server has ended.
+    pub handshake: fn(&HttpSite, ServerId, ObservedHandshake),
+}
+
+/// How a TLS handshake ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObservedHandshake {
+    /// With a new session.
+    Full,
+    /// With an old one.
+    Resumed,
+    /// It failed.
+    Failed,
+}
 
 rt::local! {
-    static OBSERVER: Cell<Option<RequestObserver>> = const { Cell::new(None) };
+    static OBSERVER: Cell<Option<&'static RequestObserver>> = const { Cell::new(None) };
 }
 
 /// Sets who remembers the requests of this thread's loop; `None`: nobody asks.
-pub fn set_observer(observer: Option<RequestObserver>) {
+pub fn set_observer(observer: Option<&'static RequestObserver>) {
     OBSERVER.with(|current| current.set(observer));
 }
 
-/// Passes a request that has ended to the observer, if there is one.
+/// Passes a request that begins to the observer, if there is one.
 #[inline]
-pub(crate) fn observe_request(request: &Request) {
-    if let Some(observe) = OBSERVER.with(Cell::get) {
-        observe(request);
+pub(crate) fn observe_beginning(request: &mut Request) {
+    if let Some(observer) = OBSERVER.with(Cell::get) {
+        request.ledger.is_counted = (observer.began)(request);
+    }
+}
+
+/// Passes a request that has ended to the observer, if there is one, and to whoever watches the server.
+#[inline]
+pub(crate) fn observe_request(request: &mut Request) {
+    rt::probes::request_end(
+        request.client.number,
+        request.head.number,
+        request.out.status,
+    );
+    if let Some(observer) = OBSERVER.with(Cell::get) {
+        (observer.ended)(request);
+    }
+    crate::request_feed::feed_request(request);
+}
+
+/// Passes a handshake to the observer, if there is one.
+pub(crate) fn observe_handshake(site: &HttpSite, server: ServerId, end: ObservedHandshake) {
+    if let Some(observer) = OBSERVER.with(Cell::get) {
+        (observer.handshake)(site, server, end);
     }
 }
 
@@ -46,6 +87,7 @@ pub async fn run_log_handlers(request: &mut Request) {
     for handler in &site.location(request.location).pipeline.phases[HttpPhase::Log] {
         // The response has been sent, so the outcome of a handler does not matter.
         let _ = handler(request).outcome().await;
+        crate::stall::blame_if_late(request);
     }
 }
 

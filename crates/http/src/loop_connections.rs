@@ -11,9 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::NumberMap;
-use host::engine::{
-    CUT_GRACE, ConnectionSink, ListenerSpec, LoopContext, LoopListener, MoveScope,
-};
+use host::engine::{CUT_GRACE, ConnectionSink, ListenerSpec, LoopContext, LoopListener, MoveScope};
 use host::error_log::LogLevel;
 use host::listen::ListenAddress;
 use host::loop_slots::MovingConnection;
@@ -163,6 +161,15 @@ impl AcceptingEngine for LoopConnections {
         listener: &LoopListener,
     ) -> io::Result<rt::JoinHandle<()>> {
         quic::receive_datagrams(self, socket, listener)
+    }
+
+    fn receive_for(
+        self: &Rc<Self>,
+        socket: OwnedFd,
+        spec: &ListenerSpec,
+        still: &Rc<dyn Fn() -> bool>,
+    ) -> io::Result<()> {
+        net::quic::receive_for_stuck_loop(socket, &spec.address, still)
     }
 }
 

@@ -18,6 +18,7 @@ use crate::http_loop::HttpLoop;
 use crate::http_site::{ConfSet, FrozenHttp, Location};
 use crate::request::Request;
 
+pub use crate::explain::notes::{ExplainNotes, ModuleExplain};
 pub use crate::handler::{FilterVerdict, HandlerOutcome, HandlerStep, HttpPhase};
 pub use crate::http_site::{HttpHandshakeHandler, PhaseHandler, ResponseFilter, SessionStorage};
 pub use net::tls::HandshakeRefused;
@@ -54,6 +55,8 @@ pub struct HttpModule {
     pub secure: fn(&Location) -> Option<(UpstreamTls, BString)>,
     /// Handlers and the phases they run in.
     pub phases: &'static [(HttpPhase, PhaseHandler)],
+    /// What `weir explain` does in the place of its handlers and its filter.
+    pub explain: ModuleExplain,
     /// What it does to a response between the handler and the wire. Called once per response, when the head is
     /// complete; a filter that works on the content wraps the body.
     pub filter: Option<ResponseFilter>,
@@ -106,6 +109,7 @@ impl HttpModule {
         tls_challenge: |_, _| None,
         handshake: None,
         phases: &[],
+        explain: ModuleExplain::Depends(&[]),
         filter: None,
         identifies_content: false,
         enabled: |_| true,
@@ -154,6 +158,11 @@ static NO_ROWS: DirectiveTable<()> = DirectiveTable::new(&[]);
 pub trait ScriptStep: Send + Sync {
     /// The texts that it works on. The script evaluates them before the step, as it does those of `set`.
     fn inputs(&self) -> &[Expression];
+
+    /// Whether it does nothing but compute a value. `weir explain` runs no other step.
+    fn only_computes(&self) -> bool {
+        false
+    }
 
     /// Runs the step with the values of its inputs. [`HandlerOutcome::Declined`] means that the script continues.
     fn run(&self, request: &mut Request, inputs: Vec<BString>) -> ScriptProgress;

@@ -38,6 +38,7 @@ pub async fn run_phases(request: &mut Request) {
                 if has_waited {
                     request.ledger.count_rest_as(walk.column());
                 }
+                crate::stall::blame_if_late(request);
                 walk.take(outcome, request);
             }
             PhaseAction::Delay(delay) => delay_refusal(request, delay).await,
@@ -45,20 +46,23 @@ pub async fn run_phases(request: &mut Request) {
     }
 }
 
-/// The position of a request in the phases: plain state that never waits. [`run_phases`] awaits the handlers.
-struct PhaseWalk {
-    place: PhaseState,
+/// The position of a request in the phases: plain state that never waits. [`run_phases`] awaits the handlers, and
+/// `weir explain` takes the same steps one at a time.
+pub(crate) struct PhaseWalk {
+    pub(crate) place: PhaseState,
     /// The index of the handler that runs next in the phase.
-    next: usize,
+    pub(crate) next: usize,
     /// The location in which the phase began. A handler may move the request; its phase still runs to its end where it
     /// began.
-    location: LocationId,
+    pub(crate) location: LocationId,
     /// With `satisfy any`, the refusal of an access handler that a later one may still overrule.
     refused: Option<u16>,
 }
 
+/// Where a request is.
 #[derive(Clone, Copy)]
-enum PhaseState {
+pub(crate) enum PhaseState {
+    /// In this phase.
     Phase(HttpPhase),
     /// Access was refused, and `auth_delay` has yet to run.
     Refused(HandlerOutcome),
@@ -69,13 +73,24 @@ enum PhaseState {
 }
 
 /// What [`run_phases`] has to do next.
-enum PhaseAction {
+pub(crate) enum PhaseAction {
     Handler(PhaseHandler),
     Delay(Duration),
 }
 
+/// One step of a walk.
+pub(crate) enum WalkStep {
+    /// This has to be done.
+    Action(PhaseAction),
+    /// The phase ended, and another one began; or there is a response.
+    Moved,
+    /// There was a response already.
+    Arrived,
+}
+
 impl PhaseWalk {
-    fn begin(request: &mut Request) -> PhaseWalk {
+    /// Begins where the request is to be processed from.
+    pub(crate) fn begin(request: &mut Request) -> PhaseWalk {
         let mut walk = PhaseWalk {
             place: PhaseState::Arrived,
             next: 0,
@@ -137,34 +152,43 @@ impl PhaseWalk {
     /// What has to be done next; `None` once there is a response.
     fn next(&mut self, request: &mut Request) -> Option<PhaseAction> {
         loop {
-            let phase = match self.place {
-                PhaseState::Phase(phase) => phase,
-                PhaseState::Refused(outcome) => {
-                    self.place = PhaseState::Delayed(outcome);
-                    let core = &request.site.location(self.location).core;
-                    return Some(PhaseAction::Delay(core.auth_delay));
-                }
-                PhaseState::Delayed(outcome) => {
-                    self.end_pass(outcome, request);
-                    continue;
-                }
-                PhaseState::Arrived => return None,
-            };
-            let site = &request.site;
-            // The first two phases run before a location is chosen and are the server's.
-            let phases = match phase {
-                HttpPhase::PostRead | HttpPhase::ServerRewrite => {
-                    &site.server(request.server).phases
-                }
-                _ => &site.location(self.location).pipeline.phases,
-            };
-            if let Some(&handler) = phases[phase].get(self.next) {
-                request.debug(format_args!("{phase:?} phase: {}", self.next));
-                self.next += 1;
-                return Some(PhaseAction::Handler(handler));
+            match self.step(request) {
+                WalkStep::Action(action) => return Some(action),
+                WalkStep::Moved => {}
+                WalkStep::Arrived => return None,
             }
-            self.end_phase(phase, request);
         }
+    }
+
+    /// Takes one step.
+    #[inline]
+    pub(crate) fn step(&mut self, request: &mut Request) -> WalkStep {
+        let phase = match self.place {
+            PhaseState::Phase(phase) => phase,
+            PhaseState::Refused(outcome) => {
+                self.place = PhaseState::Delayed(outcome);
+                let core = &request.site.location(self.location).core;
+                return WalkStep::Action(PhaseAction::Delay(core.auth_delay));
+            }
+            PhaseState::Delayed(outcome) => {
+                self.end_pass(outcome, request);
+                return WalkStep::Moved;
+            }
+            PhaseState::Arrived => return WalkStep::Arrived,
+        };
+        let site = &request.site;
+        // The first two phases run before a location is chosen and are the server's.
+        let phases = match phase {
+            HttpPhase::PostRead | HttpPhase::ServerRewrite => &site.server(request.server).phases,
+            _ => &site.location(self.location).pipeline.phases,
+        };
+        if let Some(&handler) = phases[phase].get(self.next) {
+            request.debug(format_args!("{phase:?} phase: {}", self.next));
+            self.next += 1;
+            return WalkStep::Action(PhaseAction::Handler(handler));
+        }
+        self.end_phase(phase, request);
+        WalkStep::Moved
     }
 
     /// What a handler of the present phase waits for if it does not say.
@@ -178,7 +202,7 @@ impl PhaseWalk {
     }
 
     /// Takes the outcome of a handler.
-    fn take(&mut self, outcome: HandlerOutcome, request: &mut Request) {
+    pub(crate) fn take(&mut self, outcome: HandlerOutcome, request: &mut Request) {
         let PhaseState::Phase(phase) = self.place else {
             return;
         };

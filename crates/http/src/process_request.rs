@@ -60,7 +60,7 @@ pub async fn finalize_response(request: &mut Request) {
 }
 
 /// Gives the response the status that `error_page` chose for it, whatever status the page itself was served with.
-fn settle_status(request: &mut Request) {
+pub(crate) fn settle_status(request: &mut Request) {
     if let Some(status) = request.flow.forced_status.take() {
         request.out.status = status;
         // The reason phrase belonged to the page's own status.

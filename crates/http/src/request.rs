@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use bstr::{BStr, BString};
 use conf::{CapturedGroups, CapturingPattern, Expression, VarId, VariableScope, VariableValues};
-use host::error_log::{LogLevel, Logger};
+use host::error_log::{ContextWriter, LogLevel, Logger};
 use net::client::RemoteClient;
 use proto::message::Method;
 
@@ -622,38 +622,23 @@ impl host::error_log::LogContext for Request {
         Some(self.client.number)
     }
 
-    fn describe(&self, out: &mut Vec<u8>) {
-        let doing = self.head.doing.get();
-        if !doing.is_empty() {
-            out.extend_from_slice(b" while ");
-            out.extend_from_slice(doing.as_bytes());
-        }
-        out.extend_from_slice(b", client: ");
-        out.extend_from_slice(&self.remote.text);
-        out.extend_from_slice(b", server: ");
-        out.extend_from_slice(&self.site.server(self.server).name);
+    fn describe(&self, out: &mut ContextWriter<'_>) {
+        out.doing(self.head.doing.get());
         // The order and the labels are nginx's: tools that parse error logs rely on them.
+        out.word("client", &self.remote.text);
+        out.word("server", &self.site.server(self.server).name);
         if !self.head.wire.request_line().is_empty() {
-            out.extend_from_slice(b", request: \"");
-            out.extend_from_slice(self.head.wire.request_line());
-            out.push(b'"');
+            out.quoted("request", self.head.wire.request_line());
         }
         if self.is_subrequest() {
-            out.extend_from_slice(b", subrequest: \"");
-            out.extend_from_slice(&self.uri.path);
-            out.push(b'"');
+            out.quoted("subrequest", &self.uri.path);
         }
         if let Some(upstream) = self.upstream.get() {
             upstream.describe(out);
         }
-        for (label, name) in [
-            (", host: \"", &b"Host"[..]),
-            (", referrer: \"", &b"Referer"[..]),
-        ] {
+        for (label, name) in [("host", &b"Host"[..]), ("referrer", b"Referer")] {
             if let Some(value) = self.head.field(name) {
-                out.extend_from_slice(label.as_bytes());
-                out.extend_from_slice(value);
-                out.push(b'"');
+                out.quoted(label, value);
             }
         }
     }

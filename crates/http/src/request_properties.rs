@@ -17,7 +17,7 @@ use crate::request::{AfterResponse, Request};
 impl Request {
     /// Whether the connection is encrypted.
     pub fn is_tls(&self) -> bool {
-        self.client.tls().is_some()
+        self.client.connection.is_secure()
     }
 
     /// `http` or `https`.

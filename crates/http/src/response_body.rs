@@ -79,6 +79,9 @@ impl fmt::Display for BodyError {
     }
 }
 
+/// What is left to be done at the end of a response.
+pub type EndWork = Box<dyn FnOnce(&mut Request)>;
+
 /// A producer of content: a handler that makes it over time, or a filter around another body.
 pub trait BodySource {
     /// The next chunk, `None` at the end.
@@ -116,6 +119,12 @@ pub trait BodySource {
     /// them even if the length is known.
     fn may_have_trailers(&self) -> bool {
         false
+    }
+
+    /// The content is read elsewhere, for this response and others, which takes the place of this body. Returns what is left
+    /// to be done when the response has ended.
+    fn read_elsewhere(self: Box<Self>) -> Option<EndWork> {
+        None
     }
 
     /// Whether the producer may still find out that there is no response at all. Then the head is better held back:

@@ -22,14 +22,50 @@ pub enum FoundLocation {
     AddSlash(LocationId),
 }
 
+/// Sees how a search goes, for `weir explain`. The server searches with `()`, which sees nothing and costs nothing.
+pub(crate) trait SearchObserver {
+    /// An exact location has the path.
+    fn exact(&mut self, location: LocationId);
+    /// The longest prefix at this level.
+    fn prefix(&mut self, tree: &LocationTree, longest: Option<LocationId>);
+    /// The path lacks only the last slash of this location.
+    fn adds_slash(&mut self, location: LocationId);
+    /// The regular expressions of this level were tried: the first that matches.
+    fn regexes(&mut self, tree: &LocationTree, first: Option<LocationId>);
+    /// They were not tried.
+    fn regexes_skipped(&mut self, tree: &LocationTree);
+}
+
+impl SearchObserver for () {
+    fn exact(&mut self, _: LocationId) {}
+    fn prefix(&mut self, _: &LocationTree, _: Option<LocationId>) {}
+    fn adds_slash(&mut self, _: LocationId) {}
+    fn regexes(&mut self, _: &LocationTree, _: Option<LocationId>) {}
+    fn regexes_skipped(&mut self, _: &LocationTree) {}
+}
+
 /// The location for the request's path; the server's own level when none matches.
 pub fn search_locations(request: &mut Request) -> FoundLocation {
+    observe_search(request, &mut ())
+}
+
+/// The same under observation.
+pub(crate) fn observe_search(
+    request: &mut Request,
+    observer: &mut impl SearchObserver,
+) -> FoundLocation {
     let site = Rc::clone(&request.site);
     let server = site.server(request.server);
     let mut chosen = server.root;
     // Out of the request for the search, because matching a regular expression changes the request's captures.
     let path = std::mem::take(&mut request.uri.path);
-    let found = search(&site, &server.tree, path.as_bstr(), &mut chosen, request);
+    let found = search(
+        (&site, &server.tree),
+        path.as_bstr(),
+        &mut chosen,
+        request,
+        observer,
+    );
     request.uri.path = path;
     match found {
         LocationSearch::Done | LocationSearch::Prefix | LocationSearch::Nothing => {
@@ -49,11 +85,11 @@ enum LocationSearch {
 }
 
 fn search(
-    site: &FrozenHttp,
-    tree: &LocationTree,
+    (site, tree): (&FrozenHttp, &LocationTree),
     path: &BStr,
     chosen: &mut LocationId,
     request: &mut Request,
+    observer: &mut impl SearchObserver,
 ) -> LocationSearch {
     if tree.is_empty() {
         return LocationSearch::Nothing;
@@ -63,15 +99,18 @@ fn search(
         .binary_search_by(|(name, _)| name.as_slice().cmp(path))
     {
         *chosen = tree.exact[at].1;
+        observer.exact(*chosen);
         return LocationSearch::Done;
     }
     let prefix = tree.longest_prefix(path);
+    observer.prefix(tree, prefix);
     // As in nginx a location with the name of the path wins over one with the slash added, and that one wins over
     // locations nested in a shorter prefix.
     let is_whole = |location: LocationId| site.location(location).name.len() == path.len();
     if !prefix.is_some_and(is_whole)
         && let Some(location) = tree.with_slash(path, |id| site.location(id).adds_slash)
     {
+        observer.adds_slash(location);
         return LocationSearch::AddSlash(location);
     }
     let mut result = LocationSearch::Nothing;
@@ -86,7 +125,7 @@ fn search(
         // Nested locations come before the regular expressions of this level; a prefix found there does not rule those
         // out.
         if let Some(tree) = &here.tree {
-            match search(site, tree, path, chosen, request) {
+            match search((site, tree), path, chosen, request, observer) {
                 LocationSearch::Nothing | LocationSearch::Prefix => {}
                 decided => return decided,
             }
@@ -96,10 +135,11 @@ fn search(
         for (pattern, location) in tree.regexes(path) {
             if request.matches(pattern, path) {
                 *chosen = *location;
+                observer.regexes(tree, Some(*location));
                 let Some(tree) = &site.location(*location).tree else {
                     return LocationSearch::Done;
                 };
-                let inside = search(site, tree, path, chosen, request);
+                let inside = search((site, tree), path, chosen, request, observer);
                 return if let LocationSearch::AddSlash(_) = inside {
                     inside
                 } else {
@@ -107,6 +147,9 @@ fn search(
                 };
             }
         }
+        observer.regexes(tree, None);
+    } else {
+        observer.regexes_skipped(tree);
     }
     result
 }

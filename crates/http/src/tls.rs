@@ -22,6 +22,7 @@ use crate::core::ResolverConf;
 use crate::http_loop::HttpLoop;
 use crate::http_site::{FrozenHttp, HandshakeAbility, HttpSite, ServerId};
 use crate::listen::ListenEndpoint;
+use crate::log_phase::{self, ObservedHandshake};
 use crate::module::{HandshakeRefused, SessionStorage, internal_status};
 use crate::request::Request;
 
@@ -59,6 +60,11 @@ pub(crate) async fn accept_tls(
         Ok(Ok(Some(session))) => {
             http.counters
                 .count_handshake(session.protocol(), session.is_resumed());
+            let end = match session.is_resumed() {
+                true => ObservedHandshake::Resumed,
+                false => ObservedHandshake::Full,
+            };
+            log_phase::observe_handshake(site, client.first_server(), end);
             bytes.transport.set_tls(session);
             return TlsAdmission::Open;
         }
@@ -66,6 +72,7 @@ pub(crate) async fn accept_tls(
         Ok(Err(error)) => error,
         Err(_) => {
             http.counters.tls_failed.add(1);
+            log_phase::observe_handshake(site, client.first_server(), ObservedHandshake::Failed);
             let message =
                 format_args!("client timed out (110: Connection timed out) while SSL handshaking");
             http.log_client(LogLevel::Info, client, message);
@@ -82,6 +89,7 @@ pub(crate) async fn accept_tls(
         }
         TlsAcceptFailure::Handshake(error) => {
             http.counters.tls_failed.add(1);
+            log_phase::observe_handshake(site, client.first_server(), ObservedHandshake::Failed);
             // A client's faults are routine; our own (a broken certificate) need attention.
             let level = if error.is_peers() {
                 LogLevel::Info
@@ -569,8 +577,7 @@ fn check_versions(
     let settings = frozen.server(server).tls.as_ref();
     let settings = settings.and_then(|service| service.settings.as_ref());
     if endpoint.quic && settings.is_some_and(|settings| !settings.speaks_1_3()) {
-        let message =
-            "\"ssl_protocols\" must enable TLSv1.3 for the \"listen ... quic\" directive";
+        let message = "\"ssl_protocols\" must enable TLSv1.3 for the \"listen ... quic\" directive";
         let span = places.get(server.0 as usize).copied();
         line.level.report(Diagnostic::error(message, span));
     }

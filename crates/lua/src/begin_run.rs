@@ -25,7 +25,7 @@ pub(crate) fn for_request(request: &mut Request, chunk: &LuaChunk) -> Result<Scr
     };
     // The logger is cloned, because a run may outlive its borrow of the request.
     let scope = RunScope::new(Rc::clone(&vm), chunk.kind, request.logger().clone());
-    Ok(ScriptRun::new(scope, &function, &vm.settings.limits))
+    Ok(ScriptRun::new(scope, &function, &vm.settings.limits).of_chunk(chunk))
 }
 
 /// A run of a chunk for a session. The error is the status to end with when it cannot start.
@@ -39,5 +39,5 @@ pub(crate) fn for_session(session: &mut StreamSession, chunk: &LuaChunk) -> Resu
         }
     };
     let scope = RunScope::new(Rc::clone(&vm), chunk.kind, session.logger().clone());
-    Ok(ScriptRun::new(scope, &function, &vm.settings.limits))
+    Ok(ScriptRun::new(scope, &function, &vm.settings.limits).of_chunk(chunk))
 }

@@ -196,7 +196,7 @@ pub(crate) struct LuaChunk {
     pub(crate) number: u32,
     pub(crate) kind: ScriptKind,
     /// The name in error messages and tracebacks.
-    pub(crate) name: String,
+    pub(crate) name: Arc<str>,
     pub(crate) source: ChunkSource,
 }
 
@@ -248,7 +248,7 @@ impl LuaChunk {
         Arc::new(LuaChunk {
             number: numbers.0,
             kind,
-            name,
+            name: name.into(),
             source,
         })
     }

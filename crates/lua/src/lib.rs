@@ -59,6 +59,7 @@ mod vm_configuration;
 mod worker;
 
 use http::http_site::Location;
+use http::module::ModuleExplain;
 use http::{HttpModule, HttpPhase};
 
 use scripts::HttpScripts;
@@ -79,6 +80,58 @@ pub static HTTP_MODULES: &[(&str, &HttpModule)] = &[
 
 pub use stream::STREAM_MODULES;
 
+/// The directives with scripts by phase, for `weir explain`, which runs none of them.
+const LINES: &[(HttpPhase, &[&str])] = &[
+    (
+        HttpPhase::Rewrite,
+        &[
+            "rewrite_by_lua_block",
+            "rewrite_by_lua_file",
+            "rewrite_by_lua",
+        ],
+    ),
+    (
+        HttpPhase::Access,
+        &["access_by_lua_block", "access_by_lua_file", "access_by_lua"],
+    ),
+    (
+        HttpPhase::Precontent,
+        &["precontent_by_lua_block", "precontent_by_lua_file"],
+    ),
+    (
+        HttpPhase::Content,
+        &[
+            "content_by_lua_block",
+            "content_by_lua_file",
+            "content_by_lua",
+        ],
+    ),
+];
+
+/// Those that may run at the beginning of their phase.
+const EARLY_LINES: &[(HttpPhase, &[&str])] = &[
+    (
+        HttpPhase::ServerRewrite,
+        &["server_rewrite_by_lua_block", "server_rewrite_by_lua_file"],
+    ),
+    LINES[0],
+    LINES[1],
+    LINES[2],
+];
+
+/// Those that filter a response.
+const FILTER_LINES: &[(HttpPhase, &[&str])] = &[(
+    HttpPhase::Content,
+    &[
+        "header_filter_by_lua_block",
+        "header_filter_by_lua_file",
+        "header_filter_by_lua",
+        "body_filter_by_lua_block",
+        "body_filter_by_lua_file",
+        "body_filter_by_lua",
+    ],
+)];
+
 /// Scripts that run before every other handler of their phase: `server_rewrite_by_lua`, and those
 /// that `rewrite_by_lua_no_postpone` and its relatives move to the front.
 static EARLY: HttpModule = HttpModule {
@@ -97,6 +150,7 @@ static EARLY: HttpModule = HttpModule {
             || (code.no_postpone.access && code.access.is_some())
             || (code.no_postpone.precontent && code.precontent.is_some())
     },
+    explain: ModuleExplain::Depends(EARLY_LINES),
     ..HttpModule::EMPTY
 };
 
@@ -106,6 +160,7 @@ static PRECONTENT: HttpModule = HttpModule {
     doc: "Lua code before the content handler.",
     phases: &[(HttpPhase::Precontent, phases::precontent)],
     enabled: |location| location.confs.get::<HttpScripts>().precontent.is_some(),
+    explain: ModuleExplain::Depends(LINES),
     ..HttpModule::EMPTY
 };
 
@@ -138,6 +193,7 @@ static FILTERS: HttpModule = HttpModule {
         let code = location.confs.get::<HttpScripts>();
         code.header_filter.is_some() || code.body_filter.is_some()
     },
+    explain: ModuleExplain::Depends(FILTER_LINES),
     ..HttpModule::EMPTY
 };
 
@@ -194,6 +250,7 @@ static MODULE: HttpModule = HttpModule {
         adds_slash: false,
         declines: false,
     }),
+    explain: ModuleExplain::Depends(LINES),
     ..HttpModule::EMPTY
 };
 

@@ -255,6 +255,7 @@ impl LuaVm {
         let scope = RunScope::new(Rc::clone(self), chunk.kind, self.log.clone());
         match self.function(chunk, RunOwner::Server) {
             Ok(function) => ScriptRun::new(scope, &function, &self.settings.limits)
+                .of_chunk(chunk)
                 .run_to_completion(RunOwner::Server),
             Err(ChunkLoadError { message, .. }) => {
                 self.log

@@ -151,6 +151,8 @@ pub(crate) struct CompiledRegex {
     code: *mut ffi::pcre2_code_8,
     match_data: *mut ffi::pcre2_match_data_8,
     match_context: Rc<MatchContext>,
+    /// As the script has it, for a report of a match that held the loop.
+    pattern: Box<[u8]>,
     /// The number of groups, not counting the whole match; 0 with the DFA algorithm.
     pub(crate) groups: usize,
     /// The named groups, in the order of PCRE2's table. A name may be there more than once.
@@ -202,6 +204,7 @@ impl CompiledRegex {
             code,
             match_data: found,
             match_context: Rc::clone(matcher),
+            pattern: pattern.into(),
             groups: 0,
             names: Vec::new(),
             options,
@@ -260,6 +263,7 @@ impl CompiledRegex {
             return Err(ffi::PCRE2_ERROR_NOMEMORY);
         }
         let context = self.match_context.context;
+        let was_late = rt::slow_turn::loop_is_late();
         // SAFETY: see above; where to begin may be anywhere, PCRE2 looks at it first.
         let outcome = unsafe {
             match self.options.dfa {
@@ -290,6 +294,10 @@ impl CompiledRegex {
                 ),
             }
         };
+        if rt::slow_turn::loop_is_late() && !was_late {
+            let pattern = || format!("pattern \"{}\"", bstr::BStr::new(&self.pattern));
+            rt::suspect(rt::slow_turn::SuspectKind::Part, pattern);
+        }
         match outcome {
             ffi::PCRE2_ERROR_NOMATCH => Ok(false),
             error if error < 0 => Err(error),

@@ -17,12 +17,15 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bstr::{BString, ByteSlice};
 use host::error_log::LogLevel;
 use http::ledger::LedgerPhase;
+use rt::slow_turn::SuspectKind;
 
+use crate::chunk::LuaChunk;
 use crate::luajit::watchdog::{ScriptBudget, ScriptLimits};
 use crate::luajit::{LuaCoroutine, LuaStack, LuaValue, RegistryRef, ResumeOutcome};
 use crate::operation::{ResumeValues, WaitTask, YieldOperation};
@@ -34,6 +37,8 @@ use crate::turns::RunTurn;
 pub(crate) struct ScriptRun {
     /// What the script's API calls work on.
     pub(crate) scope: Rc<RunScope>,
+    /// Where the code stands; `None` for a function that a script has passed on, such as to a timer.
+    chunk: Option<Arc<str>>,
     /// What the watchdog grants the script.
     budget: ScriptBudget,
     /// The main coroutine and the light threads, also those that have ended and whose results have
@@ -142,6 +147,7 @@ impl ScriptRun {
         ready.push_back((0, ResumeWith::Arguments(arguments)));
         ScriptRun {
             scope,
+            chunk: None,
             budget,
             threads: vec![RunThread {
                 number: 0,
@@ -154,6 +160,12 @@ impl ScriptRun {
             returned: None,
             on_end: None,
         }
+    }
+
+    /// The same run, of a chunk in the configuration.
+    pub(crate) fn of_chunk(mut self, chunk: &LuaChunk) -> ScriptRun {
+        self.chunk = Some(Arc::clone(&chunk.name));
+        self
     }
 
     /// Registers a look at the script's results before they are dropped.
@@ -173,11 +185,27 @@ impl ScriptRun {
         }
         let event = self.advance_threads(guest.reborrow());
         work.end();
+        if rt::slow_turn::loop_is_late() {
+            self.suspect(&guest);
+        }
         // While it waits, the request is still in its script.
         if let (RunOwner::Request(request), RunEvent::Ended(_)) = (guest, &event) {
             request.ledger.enter(self.former_phase);
         }
         event
+    }
+
+    /// The loop is late: says that it was in this script, and for whom.
+    #[cold]
+    fn suspect(&self, guest: &RunOwner<'_>) {
+        let kind = self.scope.kind.name();
+        let name = self.chunk.as_deref().unwrap_or(kind);
+        rt::suspect(SuspectKind::Part, || name.to_owned());
+        match guest {
+            RunOwner::Server => {}
+            RunOwner::Request(request) => http::stall::suspect_request(request),
+            RunOwner::Session(session) => session.suspect(),
+        }
     }
 
     fn advance_threads(&mut self, mut guest: RunOwner<'_>) -> RunEvent {

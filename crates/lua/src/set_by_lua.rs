@@ -70,7 +70,7 @@ impl ScriptStep for SetByLua {
         if !inputs.is_empty() {
             *scope.set_arguments.borrow_mut() = inputs.into_iter().map(Into::into).collect();
         }
-        let run = ScriptRun::new(scope, &function, &vm.settings.limits);
+        let run = ScriptRun::new(scope, &function, &vm.settings.limits).of_chunk(&self.chunk);
         let mut task = SetByLuaTask {
             run,
             variable: self.variable,

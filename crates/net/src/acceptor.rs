@@ -36,6 +36,16 @@ pub trait AcceptingEngine: 'static {
     /// Starts to serve a connection that was accepted, here or by another loop.
     fn open_connection(self: &Rc<Self>, stream: StreamSocket, spec: &Arc<ListenerSpec>);
 
+    /// Reads the UDP socket of another loop, which is stuck, in its place while `still` returns true. By default nobody does.
+    fn receive_for(
+        self: &Rc<Self>,
+        _socket: OwnedFd,
+        _spec: &ListenerSpec,
+        _still: &Rc<dyn Fn() -> bool>,
+    ) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Starts to read the datagrams of a UDP socket, which is a duplicate of the listener's. An error for an engine that
     /// serves no datagrams.
     fn receive_datagrams(
@@ -306,7 +316,7 @@ pub fn accept_for<E: AcceptingEngine>(engine: &Rc<E>, index: usize, still: &Rc<d
     let (loops, number) = (sockets.all_loops(), sockets.number_of(index));
     let mut seen = Vec::new();
     for ((id, _), listener) in &*sockets.open.borrow() {
-        if seen.contains(id) || !listener.spec.address.is_stream() {
+        if seen.contains(id) {
             continue;
         }
         // A listener with one socket for each loop stands in the map once for each: its list of sockets is gone
@@ -321,6 +331,15 @@ pub fn accept_for<E: AcceptingEngine>(engine: &Rc<E>, index: usize, still: &Rc<d
             }
             // A failure costs nothing that is not lost already: the stuck loop still has the socket and accepts
             // when it recovers.
+            if !listener.spec.address.is_stream() {
+                // A shared one has one reader, whose clients it is bound to.
+                if !shared {
+                    let _ = descriptor
+                        .try_clone()
+                        .and_then(|socket| engine.receive_for(socket, &listener.spec, still));
+                }
+                continue;
+            }
             if let Ok(socket) = descriptor.try_clone().and_then(SocketListener::from_fd) {
                 let spec = Arc::clone(&listener.spec);
                 let task = accept_while(Rc::clone(engine), socket, spec, Rc::clone(still));

@@ -348,6 +348,13 @@ impl ConnectionCounters {
         }
     }
 
+    /// The numbers of this loop.
+    pub fn totals(&self) -> CounterTotals {
+        let mut totals = CounterTotals::default();
+        self.add_to(&mut totals);
+        totals
+    }
+
     fn add_to(&self, totals: &mut CounterTotals) {
         totals.accepted += self.accepted.get();
         totals.handled += self.handled.get();

@@ -232,6 +232,54 @@ fn check_header(header: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
+/// The params of a request that [`write_begin`] and [`write_params`] have written, to show them. Bytes that are no such
+/// request end the list.
+pub fn read_params(mut head: &[u8]) -> Vec<(&[u8], &[u8])> {
+    /// The type of a record with params.
+    const PARAMS: u8 = 4;
+    let mut params = Vec::new();
+    while let Some((header, rest)) = head.split_first_chunk::<8>() {
+        let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
+        let Some(mut content) = rest.get(..length) else {
+            break;
+        };
+        while header[1] == PARAMS
+            && let Some((pair, rest)) = read_pair(content)
+        {
+            params.push(pair);
+            content = rest;
+        }
+        head = rest
+            .get(length + usize::from(header[6])..)
+            .unwrap_or_default();
+    }
+    params
+}
+
+/// A name and a value.
+type FastcgiParam<'a> = (&'a [u8], &'a [u8]);
+
+/// The first name and value of a list, and what follows them.
+fn read_pair(list: &[u8]) -> Option<(FastcgiParam<'_>, &[u8])> {
+    let (name, list) = read_length(list)?;
+    let (value, list) = read_length(list)?;
+    let (name, list) = list.split_at_checked(name)?;
+    let (value, list) = list.split_at_checked(value)?;
+    Some(((name, value), list))
+}
+
+/// A length, in one byte or in four if the first bit is set.
+fn read_length(list: &[u8]) -> Option<(usize, &[u8])> {
+    match list {
+        [length @ 0..=127, rest @ ..] => Some((usize::from(*length), rest)),
+        [a, b, c, d, rest @ ..] => {
+            let length = u32::from_be_bytes([a & 0x7f, *b, *c, *d]);
+            Some((usize::try_from(length).ok()?, rest))
+        }
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -29,6 +29,20 @@ pub fn write_head(content_length: u64, params: &[u8], out: &mut Vec<u8>) {
     out.push(b',');
 }
 
+/// The params of a head that [`write_head`] has written, to show them.
+pub fn read_params(head: &[u8]) -> Vec<(&[u8], &[u8])> {
+    let start = head
+        .iter()
+        .position(|byte| *byte == b':')
+        .map_or(0, |at| at + 1);
+    let texts: Vec<&[u8]> = head[start..].split(|byte| *byte == 0).collect();
+    // The comma behind the last value is alone.
+    texts
+        .chunks_exact(2)
+        .map(|pair| (pair[0], pair[1]))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -57,6 +57,25 @@ impl UwsgiVars {
     }
 }
 
+/// The variables of a head that [`UwsgiVars::write_head`] has written, to show them.
+pub fn read_params(head: &[u8]) -> Vec<(&[u8], &[u8])> {
+    let mut rest = head.get(4..).unwrap_or_default();
+    let mut params = Vec::new();
+    while let Some((name, after)) = read_text(rest)
+        && let Some((value, after)) = read_text(after)
+    {
+        params.push((name, value));
+        rest = after;
+    }
+    params
+}
+
+/// A text with its length in front, and what follows it.
+fn read_text(list: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = list.split_first_chunk::<2>()?;
+    rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -165,6 +165,13 @@ pub fn read_clock() -> Instant {
     Instant::now()
 }
 
+/// Milliseconds of the monotonic clock since the machine was started: the same in all processes.
+pub fn machine_millis() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let (seconds, nanos) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
+    seconds * 1000 + nanos / 1_000_000
+}
+
 /// The wall clock at this moment, which may be set.
 #[inline]
 pub fn read_wall() -> SystemTime {

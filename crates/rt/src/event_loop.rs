@@ -27,8 +27,9 @@ use crate::clock::{self, ClockTick};
 use crate::handle::{LoopHandle, LoopShared, TaskId, current_id, set_current_id};
 use crate::local_time::local_time;
 use crate::panics;
+use crate::probes;
 use crate::reactor::Reactor;
-use crate::report::{self, RuntimeEvent};
+use crate::slow_turn::{self, SlowTurn, SuspectKind};
 use crate::stall;
 use crate::stats;
 use crate::task::{TakenTask, TaskRank, TaskSlab};
@@ -62,7 +63,7 @@ const MAIN: &str = "main";
 pub struct LoopOptions {
     /// Its name in reports, e.g. `worker 0`.
     pub name: String,
-    /// A turn longer than this is counted and reported. Zero: never.
+    /// A turn longer than this is counted and remembered ([`LoopHandle::take_slow_turns`]). Zero: never.
     pub slow_turn: Duration,
     /// After the main future has ended, run until no task is left.
     pub drain: bool,
@@ -275,6 +276,23 @@ thread_local! {
     static TURN: Cell<Option<(ClockTick, u64)>> = const { Cell::new(None) };
     /// What is left of the budget of the task that is being polled.
     static BUDGET: Cell<u32> = const { Cell::new(BUDGET_UNITS) };
+}
+
+/// Says what this thread's loop has been doing, if it is the one that is late.
+#[cold]
+pub fn suspect(kind: SuspectKind, text: impl FnOnce() -> String) {
+    if is_slow_turn() {
+        slow_turn::note_suspect(turn_number(), kind, text);
+    }
+}
+
+/// Whether the present turn of this thread's loop has already taken as long as a slow one.
+fn is_slow_turn() -> bool {
+    let Some((began, _)) = TURN.get() else {
+        return false;
+    };
+    let took = clock::tick_of(clock::read_clock()).since(began);
+    try_with(|core| Duration::from_nanos(took) >= core.slow_turn()).unwrap_or(false)
 }
 
 /// The number of this thread's present turn.
@@ -578,7 +596,9 @@ impl LoopCore {
         self.turn_ended.set(ended);
         let took = ended.since(turn.began);
         self.turn_took.set(took);
+        let number = counters.turns.load(Relaxed);
         counters.turn(took);
+        probes::turn_end(self.shared.id, took, turn.polls);
         counters
             .tasks
             .store(self.tasks.borrow().living as u64, Relaxed);
@@ -591,11 +611,14 @@ impl LoopCore {
         turn.stretches.look(end);
         stats::add(&counters.slow_turns, 1);
         self.probation.set(PROBATION_TURNS);
-        report::report_event(&RuntimeEvent::SlowTurn {
-            name: &self.options.name,
+        // Told to whoever watches the loops. A loop that reported each by itself would, on a busy machine, write more
+        // lines than it serves requests.
+        self.shared.slow_turns().add(SlowTurn {
+            turn: number,
             took,
             stretch: turn.stretches.longest,
-            tasks: &turn.stretches.suspects,
+            tasks: std::mem::take(&mut turn.stretches.suspects),
+            suspects: slow_turn::take_suspects(number),
         });
     }
 }

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock;
+use crate::slow_turn::SlowTurns;
 use crate::stats::{LoopCounters, LoopStats};
 use base::sync::{Mutex, MutexGuard};
 
@@ -79,6 +80,12 @@ impl LoopHandle {
     pub fn set_slow_turn(&self, limit: Duration) {
         let micros = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
         self.0.counters.slow_turn.store(micros, Ordering::Relaxed);
+    }
+
+    /// The slow turns since this was last called; `None` if there were none.
+    pub fn take_slow_turns(&self) -> Option<SlowTurns> {
+        let mut turns = self.0.slow_turns();
+        (turns.count > 0).then(|| std::mem::take(&mut *turns))
     }
 
     /// The number of the loop's thread; 0 before it runs.
@@ -169,6 +176,8 @@ pub(crate) struct LoopShared {
     /// See [`LoopHandle::thread`].
     pub(crate) thread: AtomicI32,
     inbox: Mutex<LoopInbox>,
+    /// Turns that were slow, until somebody asks for them.
+    slow_turns: Mutex<SlowTurns>,
     state: AtomicU8,
     eventfd: OwnedFd,
 }
@@ -183,6 +192,7 @@ impl LoopShared {
             counters: LoopCounters::default(),
             thread: AtomicI32::new(0),
             inbox: Mutex::default(),
+            slow_turns: Mutex::default(),
             state: AtomicU8::new(AWAKE),
             eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
@@ -190,6 +200,10 @@ impl LoopShared {
 
     pub(crate) fn eventfd(&self) -> BorrowedFd<'_> {
         self.eventfd.as_fd()
+    }
+
+    pub(crate) fn slow_turns(&self) -> MutexGuard<'_, SlowTurns> {
+        self.slow_turns.lock()
     }
 
     fn inbox(&self) -> MutexGuard<'_, LoopInbox> {

@@ -20,8 +20,10 @@ mod event_loop;
 mod handle;
 mod local_time;
 mod panics;
+pub mod probes;
 mod reactor;
 pub mod report;
+pub mod slow_turn;
 pub mod socket_option;
 pub mod stats;
 mod task;
@@ -39,7 +41,8 @@ pub mod system;
 
 pub use clock::{monotonic_millis, now, wall, wall_millis};
 pub use event_loop::{
-    EventLoop, LongWork, LoopOptions, at_turn_end, handle, refresh_now, run, turn_lag, yield_now,
+    EventLoop, LongWork, LoopOptions, at_turn_end, handle, refresh_now, run, suspect, turn_lag,
+    yield_now,
 };
 pub use handle::{INBOX_LIMIT, LoopHandle, PostError};
 pub use local_time::{LocalTime, local_time};

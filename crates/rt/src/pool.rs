@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use crate::clock;
 use crate::panics;
+use crate::probes;
 use crate::report::{self, ReportLimit, RuntimeEvent};
 use crate::sync::{ChannelClosed, remote_oneshot};
 use base::sync::{Condvar, Mutex, MutexGuard};
@@ -294,6 +295,7 @@ impl PoolHandle {
         f: Box<dyn FnOnce() + Send>,
     ) -> JobTicket {
         let mut state = self.shared().state();
+        probes::pool_queue(device.0, state.queued);
         state.last_ticket += 1;
         let ticket = JobTicket(state.last_ticket);
         // Jobs for which a thread is free are hardly queued at all, so they are accepted whatever `max_queue` says.
@@ -385,7 +387,7 @@ impl PoolShared {
                 } else {
                     drop(state);
                 }
-                self.do_job(job);
+                self.do_job(device, job);
                 state = self.state();
                 state.finished(device);
                 state.admit(self.max_queue);
@@ -408,10 +410,12 @@ impl PoolShared {
     }
 
     /// A job whose caller waits catches its own panics, to pass them on.
-    fn do_job(&self, job: PoolJob) {
+    fn do_job(&self, device: DeviceNumber, job: PoolJob) {
+        probes::pool_start(device.0);
         if let Err(payload) = panics::catch(job) {
             panics::report(&self.name, payload.as_ref());
         }
+        probes::pool_end(device.0);
     }
 
     fn run_queued(&self) {
@@ -421,7 +425,7 @@ impl PoolShared {
                 return;
             };
             drop(state);
-            self.do_job(job);
+            self.do_job(device, job);
             let mut state = self.state();
             state.finished(device);
             state.admit(self.max_queue);

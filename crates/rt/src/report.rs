@@ -6,6 +6,7 @@
 //! it runs on whatever thread met the event, a loop's thread included.
 
 use std::backtrace::Backtrace;
+use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::clock;
-use base::sync::RwLock;
+use base::sync::{Mutex, RwLock};
 
 /// Something that happened inside the runtime and that an operator may want to know.
 #[derive(Debug)]
@@ -29,26 +30,6 @@ pub enum RuntimeEvent<'a> {
         location: &'a str,
         /// Where it happened.
         backtrace: &'a Backtrace,
-    },
-    /// A turn of a loop took longer than `LoopOptions::slow_turn`.
-    SlowTurn {
-        /// The loop's name.
-        name: &'a str,
-        /// How long the turn took.
-        took: Duration,
-        /// The longest measured stretch of it, and the tasks polled in that stretch (one, usually).
-        stretch: Duration,
-        /// Names of the tasks polled in the stretch.
-        tasks: &'a [&'static str],
-    },
-    /// A turn of a loop lasts longer than `LoopOptions::slow_turn`, and goes on.
-    Stalled {
-        /// The loop's name.
-        name: &'a str,
-        /// How long the turn has lasted so far.
-        late: Duration,
-        /// What it does: calls, innermost first.
-        frames: &'a [String],
     },
     /// A pool's queue is full; callers wait their turn. At most once a second for a pool.
     PoolOverflow {
@@ -97,26 +78,6 @@ impl fmt::Display for RuntimeEvent<'_> {
                 write!(
                     f,
                     "task \"{task}\" panicked at {location}: {message}\n{backtrace}"
-                )
-            }
-            Self::SlowTurn {
-                name,
-                took,
-                stretch,
-                tasks,
-            } => write!(
-                f,
-                "{name}: an iteration took {} ms, {} ms of it in {}",
-                took.as_millis(),
-                stretch.as_millis(),
-                tasks.join(", ")
-            ),
-            Self::Stalled { name, late, frames } => {
-                let innermost = frames.first().map_or("?", String::as_str);
-                write!(
-                    f,
-                    "{name} has been stuck for {} ms in {innermost}",
-                    late.as_millis()
                 )
             }
             Self::PoolOverflow { pool, waiting } => {
@@ -186,6 +147,56 @@ impl ReportLimit {
                 .compare_exchange(last, tick, Relaxed, Relaxed)
                 .is_ok()
     }
+}
+
+/// How many stalls are kept.
+const STALLS_KEPT: usize = 20;
+
+/// How many calls of a stack are kept.
+const FRAMES_KEPT: usize = 40;
+
+/// A loop that was late, as it is kept for pages that show it.
+#[derive(Clone, Debug)]
+pub struct RecordedStall {
+    /// When, in milliseconds since 1970.
+    pub wall_ms: u64,
+    /// The loop's name.
+    pub loop_name: String,
+    /// The number of its turn.
+    pub turn: u64,
+    /// How long the turn had lasted; where it ended before a stack was taken, how long it took.
+    pub late: Duration,
+    /// What it did: calls, innermost first; empty if it ended before.
+    pub frames: Vec<String>,
+    /// The tasks of its longest stretch, if it has ended.
+    pub tasks: Vec<&'static str>,
+}
+
+static STALLS: Mutex<VecDeque<RecordedStall>> = Mutex::new(VecDeque::new());
+
+/// The last loops that were late, the latest first.
+pub fn recent_stalls() -> Vec<RecordedStall> {
+    STALLS.lock().iter().rev().cloned().collect()
+}
+
+/// Keeps a stall: when it is reported, and again when it has ended.
+pub fn keep_stall(mut stall: RecordedStall) {
+    stall.frames.truncate(FRAMES_KEPT);
+    let mut stalls = STALLS.lock();
+    let is_same =
+        |last: &&mut RecordedStall| last.turn == stall.turn && last.loop_name == stall.loop_name;
+    if let Some(last) = stalls.back_mut().filter(is_same) {
+        // Its stack may have been known while it lasted only.
+        if stall.frames.is_empty() {
+            stall.frames = std::mem::take(&mut last.frames);
+        }
+        *last = stall;
+        return;
+    }
+    if stalls.len() >= STALLS_KEPT {
+        stalls.pop_front();
+    }
+    stalls.push_back(stall);
 }
 
 /// Hands an event to the reporter.

@@ -14,8 +14,8 @@ use std::time::Duration;
 use base::ErrnoText;
 use conf::{Diagnostic, DirectiveLine, DirectiveRows};
 use host::engine::{
-    ConfigurationTest, EngineConfiguration, ListenerSpec, LoopContext, LoopEngine, LoopListener, MainSettings,
-    ZoneRegistry,
+    ConfigurationTest, EngineConfiguration, ListenerSpec, LoopContext, LoopEngine, LoopListener,
+    MainSettings, ZoneRegistry,
 };
 use host::error_log::LogLevel;
 use host::loop_slots::ArrivingConnection;

@@ -240,7 +240,11 @@ async fn run(session: &mut StreamSession) -> u16 {
             let _ = stream.socket().set_nodelay(true);
         }
         for handler in &server.phases[phase] {
-            match handler(session).outcome().await {
+            let outcome = handler(session).outcome().await;
+            if rt::slow_turn::loop_is_late() {
+                session.suspect();
+            }
+            match outcome {
                 SessionOutcome::Declined => {}
                 SessionOutcome::Ok => break,
                 SessionOutcome::Status(status) => return status,

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use bstr::{BStr, BString};
 use conf::{CapturedGroups, CapturingPattern, Expression, VarId, VariableScope, VariableValues};
-use host::error_log::{LogContext, LogLevel, Logger};
+use host::error_log::{ContextWriter, LogContext, LogLevel, Logger};
 use net::client::RemoteClient;
 use net::endpoint::ListenEndpoint;
 use rt::net::SocketAddress;
@@ -220,25 +220,33 @@ impl VariableScope for StreamSession {
     }
 }
 
+impl StreamSession {
+    /// The loop may be late: names the session as the error log does.
+    #[cold]
+    pub fn suspect(&self) {
+        rt::suspect(rt::slow_turn::SuspectKind::Whole, || {
+            let mut text = format!("session *{}", self.client.number).into_bytes();
+            self.describe(&mut ContextWriter::text(&mut text));
+            String::from_utf8_lossy(&text).into_owned()
+        });
+    }
+}
+
 impl LogContext for StreamSession {
     fn connection(&self) -> Option<u64> {
         Some(self.client.number)
     }
 
-    fn describe(&self, out: &mut Vec<u8>) {
-        if !self.action.is_empty() {
-            out.extend_from_slice(b" while ");
-            out.extend_from_slice(self.action.as_bytes());
-        }
-        out.extend_from_slice(if self.client.is_udp() {
-            b", udp client: "
-        } else {
-            b", client: "
-        });
+    fn describe(&self, out: &mut ContextWriter<'_>) {
+        out.doing(self.action);
         // As `realip` has it: an administrator looks for the client, not for the proxy before it.
-        out.extend_from_slice(&self.remote.text);
-        out.extend_from_slice(b", server: ");
-        out.extend_from_slice(self.client.socket.to_string().as_bytes());
+        let client = if self.client.is_udp() {
+            "udp client"
+        } else {
+            "client"
+        };
+        out.word(client, &self.remote.text);
+        out.word("server", self.client.socket.to_string().as_bytes());
         if let Some(upstream) = &self.upstream {
             upstream.describe(self.received, self.client.sent.get(), out);
         }
@@ -253,5 +261,5 @@ impl LogContext for NumberOnly {
         Some(self.0)
     }
 
-    fn describe(&self, _: &mut Vec<u8>) {}
+    fn describe(&self, _: &mut ContextWriter<'_>) {}
 }

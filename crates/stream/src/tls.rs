@@ -291,6 +291,7 @@ pub(crate) fn check_configuration(
             continue;
         }
         let span = places.get(endpoint.default_server.0 as usize).copied();
-        line.level.report(net::tls::certificate_missing("ssl", span));
+        line.level
+            .report(net::tls::certificate_missing("ssl", span));
     }
 }

@@ -184,6 +184,8 @@ fn write_line(out: &mut impl Write, object: &SurveyedObject, now_ms: u64) -> io:
             stored_status(&stored),
             head.freshness.ttl_s(now_ms).to_string(),
         ),
+        // A compressed copy has neither status nor freshness of its own: it is found through the response that it was
+        // made of, as long as that one is served.
         (None, _) if CopyHead::decode(&object.head.opaque).is_some() => {
             ("copy".to_owned(), String::new())
         }
@@ -317,6 +319,7 @@ fn stat(path: &Path) -> io::Result<()> {
         let meta = &listed.head.meta;
         match meta.kind {
             ObjectKind::Variants => markers += 1,
+            // Not an object that a request could ask for, so it would distort both numbers.
             ObjectKind::Object if CopyHead::decode(&listed.head.opaque).is_some() => copies += 1,
             // A soft purge leaves the stored times as they are, so it has to be looked at separately.
             ObjectKind::Object if listed.is_softened || meta.fresh_until_ms <= now_ms => stale += 1,

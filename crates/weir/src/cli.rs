@@ -32,8 +32,18 @@ pub(crate) enum CliCommand {
     Cache(crate::cache_command::CacheCommand),
     /// `weir check`.
     Check(crate::check::CheckArguments),
+    /// `weir explain URL`.
+    Explain(Box<crate::explain::ExplainArguments>),
+    /// `weir fmt FILE…`.
+    Format(crate::formatting::FormatArguments),
+    /// `weir lsp`.
+    LanguageServer(crate::lsp::LspArguments),
     /// `weir upgrade`, with nginx's options, which identify the server.
     Upgrade(NginxOptions),
+    /// `weir tail`.
+    Tail(crate::tail::TailArguments),
+    /// `weir top`.
+    Top(crate::tail::TailArguments),
     /// `weir takeover`.
     Takeover(crate::takeover::TakeoverArguments),
     /// `weir shadow`.
@@ -183,7 +193,14 @@ fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<CliCommand, St
         "proxy" => parse_proxy(parser).map(CliCommand::Proxy),
         "cache" => crate::cache_command::parse(parser).map(CliCommand::Cache),
         "check" => crate::check::parse(parser).map(CliCommand::Check),
+        "explain" => {
+            crate::explain::parse(parser).map(|explain| CliCommand::Explain(Box::new(explain)))
+        }
+        "fmt" => crate::formatting::parse(parser).map(CliCommand::Format),
+        "lsp" => crate::lsp::parse(parser).map(CliCommand::LanguageServer),
         "upgrade" => parse_upgrade(parser).map(CliCommand::Upgrade),
+        "tail" => crate::tail::parse_tail(parser).map(CliCommand::Tail),
+        "top" => crate::tail::parse_top(parser).map(CliCommand::Top),
         "takeover" => crate::takeover::parse(parser).map(CliCommand::Takeover),
         "shadow" => crate::takeover::parse_shadow(parser).map(CliCommand::Shadow),
         "canary" => crate::takeover::parse_canary(parser).map(CliCommand::Canary),

@@ -28,6 +28,7 @@ use host::worker_group::MAX_GROUPS;
 
 use crate::affinity::CpuAffinity;
 use crate::default_user;
+use crate::error_log_conf;
 use crate::events::EventsConf;
 use crate::modules::{self, ModuleSupport};
 use crate::sandbox_paths::{self, PathAccess};
@@ -65,6 +66,8 @@ pub(crate) struct CoreConf {
     pub(crate) priority: i32,
     /// The longest graceful shutdown; zero means no limit.
     pub(crate) shutdown_timeout: Duration,
+    /// The kernel chooses among the UDP sockets of an address by QUIC's connection ids.
+    pub(crate) quic_bpf: bool,
     /// The environment variables that the worker keeps, or their new values.
     environment: Vec<(OsString, Option<OsString>)>,
     /// What its memory is bounded by.
@@ -77,6 +80,8 @@ pub(crate) struct CoreConf {
     pub(crate) working_directory: Option<PathBuf>,
     /// The error log.
     pub(crate) log: Logger,
+    /// Whether all error logs are JSON.
+    pub(crate) log_is_json: bool,
     /// In the order of the file; `default` is here only if the file has it, because only then are
     /// its parameters given.
     thread_pools: Vec<ThreadPool>,
@@ -161,6 +166,7 @@ impl CoreConf {
             debug_connections: events.debug_connections,
             debug_unix_connections: events.debug_unix_connections,
             shutdown_timeout: self.shutdown_timeout,
+            steers_datagrams: self.quic_bpf,
             testing: context.testing,
         }
     }
@@ -241,6 +247,15 @@ pub(crate) static DIRECTIVES: DirectiveTable<CoreConf> = DirectiveTable::<CoreCo
             core.worker_groups = usize::try_from(line.number(0, 1, MAX_GROUPS as i64)?).unwrap_or(1);
             Ok(())
         }),
+    ),
+    row(
+        "quic_bpf",
+        "on | off",
+        Some("on"),
+        "Has the kernel choose the event loop of a QUIC datagram by its connection id, where `listen … quic` has \
+         `reuseport`. The classic BPF program needs no privilege. Without it, datagrams of clients whose address has \
+         changed are passed on by the loop that gets them.",
+        Setter::Flag(|core| &mut core.quic_bpf),
     ),
     row(
         "worker_cpu_affinity",
@@ -350,7 +365,16 @@ pub(crate) static DIRECTIVES: DirectiveTable<CoreConf> = DirectiveTable::<CoreCo
         None,
         "Where to log errors, and the minimum level: `debug`, `info`, `notice`, `warn`, `error` (the default), `crit`, \
          `alert` or `emerg`. Several lines write several logs.",
-        Setter::Custom(Arity::at_least(1), RepeatRule::Many, set_error_log),
+        Setter::Custom(Arity::at_least(1), RepeatRule::Many, error_log_conf::set_log),
+    ),
+    row(
+        "error_log_format",
+        "text | json",
+        Some("text"),
+        "The format of all error logs: nginx's lines, or a JSON object on each line, with the members `time`, `level`, \
+         `pid`, `tid`, `message` and, where known, `connection`, `while`, `client`, `server`, `request`, `upstream`, \
+         `host`, `referrer`. Weir extension.",
+        Setter::Custom(Arity::ONE, RepeatRule::Once, error_log_conf::set_format),
     ),
     row(
         "thread_pool",
@@ -479,7 +503,7 @@ fn set_worker_processes(core: &mut CoreConf, line: &mut DirectiveLine) -> Result
     Ok(())
 }
 
-fn words<'a>(line: &DirectiveLine<'a, '_>) -> Vec<&'a [u8]> {
+pub(crate) fn words<'a>(line: &DirectiveLine<'a, '_>) -> Vec<&'a [u8]> {
     line.args()
         .iter()
         .map(|word| word.text.as_slice())
@@ -517,17 +541,6 @@ fn set_environment(core: &mut CoreConf, line: &mut DirectiveLine) -> Result<(), 
     }
     core.environment
         .push((OsString::from_vec(name.to_vec()), value));
-    Ok(())
-}
-
-/// `error_log`. Several lines write several logs, so each is added to those before it.
-fn set_error_log(core: &mut CoreConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
-    let target = ErrorLogTarget::parse(
-        &words(line),
-        &line.level.build.in_prefix(conf::PathUse::Opened, ""),
-    )
-    .map_err(|error| line.error(error))?;
-    core.log = core.log.with_target(target, line.shared::<LogFiles>());
     Ok(())
 }
 

@@ -55,6 +55,8 @@ pub(crate) struct StartupSettings {
     pub(crate) service: std::sync::OnceLock<ServiceStart>,
     /// What is changed in the configuration of a copy beside another server.
     pub(crate) private: Option<crate::takeover::PrivateCopy>,
+    /// Takes where the blocks of the configuration begin, for `weir explain`.
+    pub(crate) block_heads: http::explain::WantedBlockHeads,
 }
 
 impl StartupSettings {
@@ -194,6 +196,11 @@ impl LoadMessages {
             sources,
             nodes,
         }
+    }
+
+    /// All messages, in the order in which nginx would have met them.
+    pub(crate) fn all(&self) -> &[Diagnostic] {
+        &self.diagnostics
     }
 
     /// The errors, without warnings.
@@ -542,6 +549,7 @@ fn new_build(
     build.access_log.clone_from(&paths.access_log);
     build.program = startup.identity.program().to_owned();
     build.tables = crate::reference::tables();
+    build.shared.insert(startup.block_heads.clone());
     build.shared.insert(log_files);
     build.shared.insert(RowContext {
         program: startup.identity.program(),
@@ -596,6 +604,7 @@ pub(crate) mod tests {
             daemonized: false.into(),
             service: Default::default(),
             private: None,
+            block_heads: Default::default(),
         };
         load(&startup, Box::new(files), LogFiles::default(), None).map_err(
             |LoadFailure(messages)| {

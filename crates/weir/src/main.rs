@@ -28,8 +28,11 @@ mod core_conf;
 mod default_user;
 mod engines;
 mod entrypoint;
+mod error_log_conf;
 mod events;
+mod explain;
 mod foreign_format;
+mod formatting;
 mod group_arrivals;
 mod handover;
 mod help;
@@ -37,6 +40,7 @@ mod identity;
 mod init;
 mod json;
 mod load_configuration;
+mod lsp;
 mod master;
 mod message;
 mod modules;
@@ -48,6 +52,7 @@ mod proxy;
 mod reference;
 mod replaced_build;
 mod run;
+mod running_master;
 mod runtime_reports;
 mod sandbox;
 mod sandbox_paths;
@@ -57,6 +62,7 @@ mod single_process;
 mod sockets;
 mod startup_log;
 mod status_help;
+mod tail;
 mod takeover;
 mod template;
 mod terminal;
@@ -89,7 +95,12 @@ fn main() {
         Ok(CliCommand::Init(arguments)) => init::run(&arguments),
         Ok(CliCommand::Cache(arguments)) => cache_command::run(&arguments),
         Ok(CliCommand::Check(check)) => run::check(identity, &check, &arguments),
+        Ok(CliCommand::Explain(explain)) => explain::run(identity, &explain, &arguments),
+        Ok(CliCommand::Format(arguments)) => formatting::run(&arguments),
+        Ok(CliCommand::LanguageServer(arguments)) => lsp::run(&arguments),
         Ok(CliCommand::Upgrade(options)) => run::upgrade(identity, &options, &arguments),
+        Ok(CliCommand::Tail(tail)) => tail::run_tail(&tail, &arguments),
+        Ok(CliCommand::Top(top)) => tail::run_top(&top, &arguments),
         Ok(CliCommand::Takeover(takeover)) => takeover::run(&takeover),
         Ok(CliCommand::Shadow(shadow)) => takeover::shadow::run(&shadow),
         Ok(CliCommand::Canary(canary)) => takeover::canary::run(&canary),

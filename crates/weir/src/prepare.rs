@@ -114,6 +114,19 @@ pub(crate) fn redirect_stderr(log: &Logger, logs: &OpenLogs) {
     }
 }
 
+/// Makes the ring of requests, and listens for those that ask for it (`weir tail`). The server works without it.
+pub(crate) fn offer_requests(log: &Logger) -> Option<OwnedFd> {
+    match host::request_ring::install() {
+        Ok(_) => host::request_ring::listen(),
+        Err(error) => {
+            let error = ErrnoText(&error);
+            let text = format_args!("memfd_create() failed{error}, \"weir tail\" shows nothing");
+            log.log_plain(LogLevel::Notice, text);
+            None
+        }
+    }
+}
+
 /// nginx's words for a directory that cannot be created.
 fn mkdir_failed(path: &Path, error: &io::Error) -> String {
     format!("mkdir() \"{}\" failed{}", path.display(), ErrnoText(error))

@@ -94,6 +94,7 @@ fn prepare(
         daemonized: false.into(),
         service: Default::default(),
         private: None,
+        block_heads: Default::default(),
     };
     Ok((startup, origin, address))
 }

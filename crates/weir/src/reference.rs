@@ -108,6 +108,14 @@ pub(crate) fn directive_names() -> Vec<&'static str> {
     names
 }
 
+/// All variables.
+pub(crate) fn known_variables() -> Vec<conf::describe::VariableInfo> {
+    pages()
+        .into_iter()
+        .flat_map(|page| page.variables)
+        .collect()
+}
+
 /// The names of all variables, without `$`.
 pub(crate) fn variable_names() -> Vec<&'static str> {
     let variables = pages().into_iter().flat_map(|page| page.variables);

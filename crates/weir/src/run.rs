@@ -11,7 +11,6 @@
 //! nginx a configuration that is invalid stops even `-s stop`.
 
 use std::ffi::OsString;
-use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,6 +35,7 @@ use crate::paths::{ServerPaths, SystemProbe};
 use crate::prepare::{self, OpenedResources, PidFile};
 use crate::reference;
 use crate::replaced_build::ReplacedBuild;
+use crate::running_master::{master_of, send_to_master};
 use crate::service_manager::{self, ServiceStart};
 use crate::sockets::{self, ListeningSockets};
 use crate::startup_log::StartupLog;
@@ -156,6 +156,7 @@ pub(crate) fn startup_in_place_of(
         arguments: crate::load_configuration::joined(arguments.iter().map(OsString::as_os_str)),
         command: CommandLine::new(arguments),
         private: None,
+        block_heads: Default::default(),
         daemonized: false.into(),
         service: Default::default(),
     })
@@ -200,7 +201,7 @@ fn early_log(startup: &StartupSettings) -> Logger {
 }
 
 /// Reports why a configuration is rejected.
-fn report_failure(
+pub(crate) fn report_failure(
     startup: &StartupSettings,
     options: &NginxOptions,
     failure: &LoadFailure,
@@ -307,53 +308,6 @@ fn dump(loaded: &LoadedConfiguration) {
             return;
         }
     }
-}
-
-/// The number in the pid file. If there is none, this has reported it.
-fn master_of(loaded: &LoadedConfiguration, startup_log: StartupLog<'_>) -> Option<u32> {
-    let path = &loaded.core.pid;
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) => {
-            let error = ErrnoText(&error);
-            startup_log.log(
-                LogLevel::Error,
-                format_args!("open() \"{}\" failed{error}", path.display()),
-            );
-            startup_log.hint(match error.0.kind() {
-                ErrorKind::NotFound => "no server is running with this configuration",
-                _ => "the file names the server's process; it cannot be read",
-            });
-            return None;
-        }
-    };
-    let number = text.trim().parse().ok().filter(|number| *number > 0);
-    if number.is_none() {
-        let text = text.trim();
-        startup_log.log(
-            LogLevel::Error,
-            format_args!("invalid PID number \"{text}\" in \"{}\"", path.display()),
-        );
-        startup_log.hint("no server has written this file; it can be removed if none is running");
-    }
-    number
-}
-
-/// Sends a signal to the master, and explains a failure.
-fn send_to_master(master: u32, signal: Signal, startup_log: StartupLog<'_>) -> bool {
-    let sent = process::kill(master, signal);
-    if let Err(error) = &sent {
-        let number = signal.number();
-        startup_log.log(
-            LogLevel::Alert,
-            format_args!("kill({master}, {number}) failed{}", ErrnoText(error)),
-        );
-        startup_log.hint(match error.kind() {
-            ErrorKind::PermissionDenied => "the server belongs to another user",
-            _ => "no server is running: the last one left its pid file",
-        });
-    }
-    sent.is_ok()
 }
 
 /// `weir upgrade`: nginx's procedure (USR2, then QUIT) in one step. The old binary is told to quit
@@ -610,6 +564,8 @@ fn become_server(
         }
     };
     prepare::redirect_stderr(&loaded.log, &opened.logs);
+    // From here on messages are for the logs, not for a user at a terminal.
+    host::error_log::set_json(loaded.core.log_is_json);
     Ok(public)
 }
 

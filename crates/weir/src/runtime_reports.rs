@@ -1,4 +1,5 @@
-//! What the runtime tells of itself, in the error log: panics, slow turns, stalled loops, full pools.
+//! What the runtime tells of itself, in the error log: panics, full pools, lost lines. Late loops are the
+//! watchdog's.
 
 use host::error_log::{LogLevel, Logger};
 
@@ -21,13 +22,6 @@ pub(crate) fn install_reporter(log: &Logger) {
                 // One line per frame: the log cuts long lines.
                 for frame in backtrace.to_string().lines() {
                     log.log_plain(LogLevel::Error, format_args!("backtrace: {frame}"));
-                }
-            }
-            RuntimeEvent::SlowTurn { .. } => log.log_plain(LogLevel::Warn, format_args!("{event}")),
-            RuntimeEvent::Stalled { frames, .. } => {
-                log.log_plain(LogLevel::Warn, format_args!("{event}"));
-                for frame in *frames {
-                    log.log_plain(LogLevel::Warn, format_args!("stack: {frame}"));
                 }
             }
             RuntimeEvent::PoolOverflow { .. } => {

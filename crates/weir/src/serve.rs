@@ -197,6 +197,7 @@ fn prepare(arguments: &ServeArguments, temporary: &Path) -> Result<PreparedServe
         daemonized: false.into(),
         service: Default::default(),
         private: None,
+        block_heads: Default::default(),
     };
     Ok(PreparedServe {
         startup,
@@ -325,6 +326,7 @@ fn configuration(
         ("OPTIONS", &options),
         ("ROOT", &root),
         ("LISTEN", &format!("{address}{secure}")),
+        ("QUIC", &quic_rows(serve, address)),
         ("NAME", serve.domain.as_deref().unwrap_or("_")),
         ("MISSING", if own { "/404.html" } else { "@missing" }),
         (
@@ -336,6 +338,19 @@ fn configuration(
         ("LOG", &log),
     ];
     Ok(fill_template(TEMPLATE, &values))
+}
+
+/// HTTP/3 at the same port, of which clients learn by `Alt-Svc` (RFC 7838). Nothing without TLS, or if another program has
+/// the port for UDP.
+fn quic_rows(serve: &ServeArguments, address: SocketAddr) -> String {
+    if !serve.is_secure() || host::listen::try_bind_datagrams(address).is_err() {
+        return String::new();
+    }
+    let port = address.port();
+    format!(
+        "        listen {address} quic reuseport;
+        add_header Alt-Svc 'h3=\":{port}\"; ma=86400' always;\n"
+    )
 }
 
 /// An error page, as a word of the configuration.

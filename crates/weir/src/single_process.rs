@@ -4,7 +4,7 @@
 //! its user and nothing restarts it; everything else is as with a master. The worker's part is the
 //! same code: a configuration is applied as if it had come in a message.
 
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use base::ErrnoText;
@@ -31,6 +31,8 @@ struct SingleProcess {
     opened: OpenedResources,
     /// `None` for `weir serve`, which nothing needs to find.
     pid_file: Option<PidFile>,
+    /// Where commands ask for the ring of requests.
+    request_feed: Option<OwnedFd>,
     /// The number of the configuration in use.
     number: u64,
     /// Whether Ctrl-C was pressed: the first one ends `weir serve` gracefully, the second one at
@@ -78,6 +80,7 @@ pub(crate) fn run(
         worker,
         opened,
         pid_file,
+        request_feed: prepare::offer_requests(log),
         number: 0,
         interrupted: false,
     };
@@ -106,10 +109,9 @@ impl SingleProcess {
 
     /// Waits for an event and handles it. Returns true at the end.
     fn poll_once(&mut self, signals: &SignalReader) -> bool {
-        let ready = process::wait_readable(
-            &[signals.as_fd(), self.worker.ended()],
-            self.worker.next_check(),
-        );
+        let mut descriptors = vec![signals.as_fd(), self.worker.ended()];
+        descriptors.extend(self.request_feed.as_ref().map(|feed| feed.as_fd()));
+        let ready = process::wait_readable(&descriptors, self.worker.next_check());
         let ready = match ready {
             Ok(ready) => ready,
             Err(error) => {
@@ -120,6 +122,11 @@ impl SingleProcess {
                 return true;
             }
         };
+        if let Some(feed) = &self.request_feed
+            && ready.get(2) == Some(&true)
+        {
+            host::request_ring::answer_readers(feed);
+        }
         while let Ok(Some(received)) = signals.read_signal() {
             if self.take_signal(received) {
                 return true;

@@ -4,7 +4,7 @@
 //! SIGPIPE. A server whose terminal was closed must not end either, because it had something to say.
 
 use std::fmt::Arguments;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal as _, Write};
 
 /// Writes to standard output what a command was asked for. Without a reader the command ends with success, as it has done
 /// what was wanted; where the output cannot be written (a full disk) it says so and fails. Not for servers.
@@ -35,4 +35,15 @@ pub(crate) fn report_text(text: Arguments<'_>) {
 /// [`report_text`] and a line feed.
 pub(crate) fn report_line(text: Arguments<'_>) {
     report_text(format_args!("{text}\n"));
+}
+
+/// Whether the terminal can do more than show one line after the other.
+pub(crate) fn can_draw() -> bool {
+    std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Whether standard output shows colours: a terminal, unless the user says no (<https://no-color.org>).
+pub(crate) fn has_colours() -> bool {
+    let is_wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    io::stdout().is_terminal() && is_wanted && can_draw()
 }

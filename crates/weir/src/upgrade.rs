@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 
 use host::channel::Channel;
 use host::process;
+use net::quic::QuicSecret;
 
 use crate::sockets::ListeningSockets;
 
@@ -86,6 +87,9 @@ pub(crate) enum UpgradeMessage {
     /// The sender has been started by the other one. It is sent before anything else, so that a successor that says nothing
     /// is known to be another program, such as nginx.
     Started = 3,
+    /// The secret of QUIC connection ids, which the new workers need for datagrams of the old ones' connections. It is sent
+    /// before the new binary runs.
+    QuicSecret = 4,
 }
 
 /// Which of the two masters this is.
@@ -136,6 +140,18 @@ impl OtherMaster {
         }
     }
 
+    /// Takes the secret that the old master has left on the link. Without one, from an older version, the connections of
+    /// the old worker are reset when their datagrams arrive here.
+    fn take_quic_secret(&self) {
+        let Some(pairs) = &self.pairs else { return };
+        if let Ok(Some(message)) = pairs.link.try_receive()
+            && message.kind == UpgradeMessage::QuicSecret as u8
+            && let Ok(secret) = message.body.try_into()
+        {
+            QuicSecret::use_here(secret);
+        }
+    }
+
     /// Receives a message. `false` if the other master is gone.
     pub(crate) fn receive(&mut self) -> bool {
         let Some(pairs) = &self.pairs else {
@@ -144,6 +160,9 @@ impl OtherMaster {
         match pairs.link.receive() {
             Ok(Some(message)) => {
                 self.speaks = true;
+                if message.kind == UpgradeMessage::QuicSecret as u8 {
+                    return true;
+                }
                 self.serves = message.kind == UpgradeMessage::Serving as u8;
                 true
             }
@@ -193,6 +212,7 @@ pub(crate) fn inherited() -> Option<InheritedSockets> {
         pairs: Some(pairs),
     });
     if let Some(other) = &other {
+        other.take_quic_secret();
         other.send(UpgradeMessage::Started);
     }
     Some(InheritedSockets { sockets, other })
@@ -203,6 +223,11 @@ pub(crate) fn start(command: &CommandLine, sockets: &ListeningSockets) -> io::Re
     use std::os::fd::AsRawFd as _;
     let (link, their_link) = Channel::pair()?;
     let (connections, their_connections) = Channel::pair()?;
+    link.send(
+        UpgradeMessage::QuicSecret as u8,
+        &QuicSecret::common().bytes(),
+        &[],
+    )?;
     // All other descriptors are closed on exec.
     let mut keep: Vec<BorrowedFd<'_>> = sockets.descriptors().collect();
     let numbers: String = keep

@@ -115,6 +115,7 @@ impl WorkerLoops {
         log: Logger,
         member: GroupMember,
     ) -> io::Result<WorkerLoops> {
+        host::error_log::queue_syslog();
         let zones = ZoneRegistry::of_group(Arc::new(member));
         net::counters::answer_groups(&zones);
         Ok(WorkerLoops {
@@ -218,6 +219,7 @@ impl WorkerLoops {
             engine.commit(&self.zones);
         }
         self.log = loaded.log.clone();
+        host::error_log::set_json(loaded.core.log_is_json);
         self.shutdown_timeout = loaded.main.shutdown_timeout;
         crate::runtime_reports::install_reporter(&self.log);
         if first {

@@ -132,7 +132,11 @@ pub const CHANGES: &[Rule] = &[
         matches: |seen| {
             let values = seen.difference.weir.split(", ");
             let is_among = |value: &str| value == seen.difference.oracle;
-            seen.is("log: $") && values.clone().count() > 1 && values.clone().any(is_among)
+            // A script or a directive may show a variable in a field.
+            let is_shown = seen.is("field ") && crate::case::text::print(seen.case).contains(": $");
+            (seen.is("log: $") || is_shown)
+                && values.clone().count() > 1
+                && values.clone().any(is_among)
         },
     },
     Rule {

@@ -123,6 +123,7 @@ pub(super) fn is_of_traffic(seen: &Seen<'_>) -> bool {
         "behind",
         "status ",
         "field ",
+        "trailer ",
         "framing ",
         "body",
         "cut ",

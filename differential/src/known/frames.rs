@@ -36,7 +36,8 @@ pub(super) const FRAMES: &[Rule] = &[
     Rule {
         name: "last-streams",
         text: "A `GOAWAY` because of a header block that is never complete, or that cannot be decoded, names the last stream before it; \
-               nginx names its own, which it has not begun either. Of a stream that is reset for its dependency it is the other way round.",
+               nginx names its own, which it has not begun either. Of a stream that is reset for its dependency, or whose head is too large, it is \
+               the other way round.",
         reason: Reason::Rfc(
             "RFC 9113, section 6.8: streams above the last one can be repeated safely",
         ),
@@ -49,7 +50,10 @@ pub(super) const FRAMES: &[Rule] = &[
             );
             let is_reset =
                 frames(seen).any(|frame| frame.kind == HEADERS && frame.flags & PRIORITY != 0);
-            seen.is("last stream") && has_frames(seen) && (sides.0 > sides.1 || is_reset)
+            let is_too_large =
+                frames(seen).any(|frame| frame.kind == HEADERS && frame.payload.len() > 500);
+            let is_other = sides.0 > sides.1 || is_reset || is_too_large;
+            seen.is("last stream") && has_frames(seen) && is_other
         },
     },
     Rule {
@@ -68,7 +72,9 @@ pub(super) const FRAMES: &[Rule] = &[
         name: "lines-of-unread-heads",
         text: "A header block of HTTP/2 that ends the connection is no request, and has a line in the error log only; nginx adds one \
                with the status 000 and nothing else to the access log.",
-        reason: Reason::Open("an operator may count these lines"),
+        reason: Reason::Rfc(
+            "RFC 9113, section 4.3: a block that cannot be decoded is an error of the connection",
+        ),
         before: None,
         matches: |seen| {
             // What else the lines tell is another rule's.

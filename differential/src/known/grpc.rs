@@ -23,10 +23,76 @@ pub(super) const GRPC: &[Rule] = &[
                 (Event::Response(a), Event::Response(b)) => a.cut && !b.cut,
                 _ => false,
             };
+            // Where there is no content, only the log tells of the abortion.
+            let is_told = seen.is("log: $sent_http_connection")
+                && (
+                    seen.difference.oracle.as_str(),
+                    seen.difference.weir.as_str(),
+                ) == ("close", "keep-alive");
             seen.has("grpc_pass")
                 && closes_behind_an_end(seen)
                 && is_of_traffic(seen)
+                && (is_told || any_events(seen, is_aborted))
+        },
+    },
+    Rule {
+        name: "requests-that-were-not-processed",
+        text: "A gRPC request that its server has not begun, as `REFUSED_STREAM` or the last stream of its `GOAWAY` say, goes to the next \
+               server, whatever its method; nginx answers 502.",
+        reason: Reason::Rfc("RFC 9113, section 8.7"),
+        before: None,
+        matches: |seen| {
+            let says_so =
+                |text: &str| text.starts_with("RST_STREAM 7") || text.starts_with("GOAWAY 0");
+            seen.has("grpc_pass")
+                && said(seen, says_so)
+                && follows_in_order(seen, |exchange| {
+                    let count = |side: usize| {
+                        value(exchange.lines[side], "upstream_status")
+                            .split(", ")
+                            .count()
+                    };
+                    exchange.logged("upstream_status").contains("502") && count(1) > count(0)
+                })
+        },
+    },
+    Rule {
+        name: "priority-frames-of-upstreams",
+        text: "A `PRIORITY` frame of a gRPC server is ignored; nginx aborts the response.",
+        reason: Reason::Rfc("RFC 9113, sections 5.3.2 and 6.3"),
+        before: None,
+        matches: |seen| {
+            let is_aborted = |a: &Event, b: &Event| match (a, b) {
+                (Event::Reset(_), b) => !matches!(b, Event::Reset(_)),
+                (Event::Response(a), Event::Response(b)) => {
+                    (a.cut && !b.cut) || (a.status, b.status) == (502, 200)
+                }
+                _ => false,
+            };
+            seen.has("grpc_pass")
+                && said(seen, |text| text.starts_with("RAW\n\0\0\u{5}\u{2}"))
+                && is_of_traffic(seen)
                 && any_events(seen, is_aborted)
+        },
+    },
+    Rule {
+        name: "lengths-of-head-responses-of-grpc",
+        text: "A response to HEAD that ends with its header has no `Content-Length`, which would be that of a GET; nginx sends 0.",
+        reason: Reason::Rfc("RFC 9110, section 8.6"),
+        before: None,
+        matches: |seen| {
+            let classes = [
+                "field Content-Length missing",
+                "log: $sent_http_content_length",
+            ];
+            let words = (
+                seen.difference.oracle.as_str(),
+                seen.difference.weir.as_str(),
+            );
+            seen.has("grpc_pass")
+                && classes.iter().any(|class| seen.is(class))
+                && words == ("0", "")
+                && is_own(seen, |exchange| exchange.request.method == "HEAD")
         },
     },
     Rule {
@@ -49,7 +115,7 @@ pub(super) const GRPC: &[Rule] = &[
     },
     Rule {
         name: "streamed-bodies-in-the-log",
-        text: "What `$content_length` and `$request_body` have of a body without a length that is passed on as it comes.",
+        text: "What `$content_length`, `$request_body` and `$request_length` have of a body without a length that is passed on as it comes.",
         reason: Reason::Chance("it depends on how much has arrived with the header"),
         before: None,
         matches: |seen| {
@@ -58,7 +124,11 @@ pub(super) const GRPC: &[Rule] = &[
                 .iter()
                 .any(|class| seen.difference.class == *class);
             let difference = seen.difference;
-            is_one && streams(seen) && (difference.oracle.is_empty() || difference.weir.is_empty())
+            // How much of it had been read when the response was complete.
+            let is_length = difference.class == "log: $request_length"
+                && is_own(seen, |exchange| exchange.request.body != Body::None);
+            let is_empty = difference.oracle.is_empty() || difference.weir.is_empty();
+            streams(seen) && (is_length || is_one && is_empty)
         },
     },
     Rule {
@@ -223,7 +293,7 @@ pub(super) const GRPC: &[Rule] = &[
             let classes = ["log: $upstream_status", "field X-S"];
             seen.has("grpc_pass")
                 && classes.iter().any(|class| seen.is(class))
-                && seen.difference.oracle == "103"
+                && seen.difference.oracle.ends_with("103")
                 && said(seen, |text| text.contains(":status: 103"))
         },
     },

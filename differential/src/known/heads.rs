@@ -1,7 +1,7 @@
 //! Choices of heads and of what comes with them: what is counted of them, and what is answered behind a request that ends the
 //! connection.
 
-use super::evidence::{any_bytes, any_events, logged_with, sends_chunks, sent};
+use super::evidence::{any_bytes, any_events, any_pair, logged_with, sends_chunks, sent};
 use super::{Reason, Rule, Seen};
 use crate::case::{Body, Step};
 use crate::compare::DifferencePlace;
@@ -28,6 +28,33 @@ pub(super) const HEADS: &[Rule] = &[
                 }
                 _ => false,
             }
+        },
+    },
+    Rule {
+        name: "pages-of-rejected-heads",
+        text: "The page for a head that is rejected (400) is framed for any client, by its length or its end; nginx sends chunks and trailers \
+               if a filter needs them.",
+        reason: Reason::Rfc(
+            "RFC 9112, section 6.1: chunks are for a client that has said HTTP/1.1",
+        ),
+        before: None,
+        matches: |seen| {
+            let classes = [
+                "field Transfer-Encoding missing",
+                "field Content-Length added",
+                "trailer ",
+                "framing Chunked ",
+                "log: $body_bytes_sent",
+                "log: $sent_http_transfer_encoding",
+                "log: $sent_http_content_length",
+            ];
+            classes.iter().any(|class| seen.is(class))
+                && any_pair(seen, |a, b| {
+                    (a.status, b.status) == (400, 400)
+                        && a.framing == Framing::Chunked
+                        && b.framing != Framing::Chunked
+                        && b.field("Connection") == Some("close")
+                })
         },
     },
     Rule {

@@ -406,7 +406,12 @@ pub(super) const RULES: &[Rule] = &[
             ];
             let came = of_request.iter().any(|class| seen.is(class))
                 && ["", "0"].contains(&seen.difference.weir.as_str());
-            (sent && was_set) || (came && seen.has("more_clear_input_headers"))
+            let is_address = seen.is("log: $proxy_add_x_forwarded_for")
+                && seen
+                    .difference
+                    .oracle
+                    .ends_with(&format!(", {}", seen.difference.weir));
+            (sent && was_set) || ((came || is_address) && seen.has("more_clear_input_headers"))
         },
     },
     Rule {

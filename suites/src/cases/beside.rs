@@ -83,6 +83,22 @@ pub(super) fn status() -> Case {
     case
 }
 
+/// The exporter of `stub_status` and of the commercial nginx's API.
+pub(super) fn exporter() -> Case {
+    let mut case = beside(
+        "exporter",
+        "nginx-prometheus-exporter in both modes: stub_status, and the API",
+        vec![Need::Debian(
+            "/usr/bin/prometheus-nginx-exporter",
+            "prometheus-nginx-exporter",
+        )],
+    );
+    case.files.push(client!("exporter.sh"));
+    case.client = "exporter.sh";
+    case.differs = vec![("api: ", "only the commercial nginx has the API")];
+    case
+}
+
 /// Readers of access logs.
 pub(super) fn logs() -> Case {
     let mut case = beside(

@@ -419,3 +419,69 @@ http {
         ..Case::new("webdav", "litmus (basic, copymove, http) and curl on the dav module")
     }
 }
+
+/// HTTP/3 by two clients that share nothing. Needs an nginx that has it.
+pub(super) fn http3() -> Case {
+    Case {
+        needs: vec![
+            Need::Debian("/usr/bin/openssl", "openssl"),
+            Need::Python("aioquic", "aioquic"),
+            Need::Debian("/usr/bin/go", "golang"),
+        ],
+        files: vec![
+            client!("say.py"),
+            client!("http3_client.py"),
+            client!("http3_client.go"),
+            (
+                "go.mod",
+                "module suites/http3\n\ngo 1.24\n\nrequire github.com/quic-go/quic-go v0.55.0\n",
+            ),
+        ],
+        prepare: vec![
+            "openssl req -x509 -newkey rsa:2048 -nodes -keyout rsa.key -out rsa.pem -days 30 -subj /CN=localhost",
+            "mkdir -p html",
+            "sh -c 'yes content | head -c 4000 > html/index.html; yes \"large content\" | head -c 5000000 > html/big'",
+            "go mod tidy",
+            "go build -o http3_client .",
+        ],
+        configuration: "
+events { }
+http {
+    access_log off;
+    client_max_body_size 0;
+    server {
+        listen 127.0.0.1:%%PORT%% quic;
+        ssl_certificate %%DIR%%/rsa.pem;
+        ssl_certificate_key %%DIR%%/rsa.key;
+        root %%DIR%%/html;
+        location /seen { add_header X-Seen '$request|$server_protocol|$http3|$http_cookie'; return 200 seen; }
+        location /echo { proxy_pass http://127.0.0.1:%%PORT2%%; }
+        location /little { client_max_body_size 1000; proxy_pass http://127.0.0.1:%%PORT2%%; }
+        location /trailers { add_trailer X-Sum $request_method; return 200 trailers; }
+        location /resumed { add_header X-Resumed $ssl_session_reused; return 200 again; }
+    }
+    server {
+        listen 127.0.0.1:%%PORT2%% quic;
+        ssl_certificate %%DIR%%/rsa.pem;
+        ssl_certificate_key %%DIR%%/rsa.key;
+        keepalive_requests 3;
+        location / { return 200 last; }
+    }
+    server {
+        listen 127.0.0.1:%%PORT2%%;
+        location / {
+            client_body_in_single_buffer on;
+            client_body_buffer_size 4m;
+            proxy_pass http://127.0.0.1:%%PORT2%%/mirror;
+        }
+        location /mirror { return 200 $content_length$http_transfer_encoding; }
+    }
+}
+",
+        client: "sh -c '%%PYTHON%% http3_client.py %%PORT%% %%PORT2%% && ./http3_client %%PORT%%'",
+        ..Case::new(
+            "http3",
+            "aioquic and quic-go: requests at once, content both ways, a dynamic table, resumption, GOAWAY",
+        )
+    }
+}

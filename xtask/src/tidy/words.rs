@@ -137,6 +137,14 @@ const ALL: &[Forbidden] = &[
                 "reads a database while configuring, and again on a thread of the pool",
             ),
             (
+                "crates/modules/src/shared/keyval/mod.rs",
+                "reads the file of a zone while a configuration is accepted, on no loop",
+            ),
+            (
+                "crates/modules/src/shared/upstream_state.rs",
+                "the API replaces files on a thread of the pool",
+            ),
+            (
                 "crates/modules/src/shared/log/variable_log.rs",
                 "opens logs on the thread that writes them",
             ),

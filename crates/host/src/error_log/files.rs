@@ -13,12 +13,17 @@ use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
+use super::Syslog;
 use crate::log_sink::LogSink;
 use base::sync::Mutex;
 
 /// The name that stands for the standard error stream.
 pub(super) const STDERR: &str = "/dev/stderr";
+
+/// How long the end of the process waits for its logs: enough for a slow disk and full buffers.
+const FLUSH_TIME: Duration = Duration::from_secs(10);
 
 /// How a descriptor is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,18 +121,30 @@ impl LogFiles {
         files.retain(|_, file| Arc::strong_count(file) > 1);
     }
 
+    /// A syslog server whose lines [`LogFiles::flush`] waits for.
+    pub fn keep_syslog(&self, syslog: Syslog) -> Arc<Syslog> {
+        let syslog = Arc::new(syslog);
+        let buffer: Weak<Syslog> = Arc::downgrade(&syslog);
+        self.add_buffer(buffer);
+        syslog
+    }
+
     /// Has `buffer` asked at [`LogFiles::flush`] too.
     pub fn add_buffer(&self, buffer: Weak<dyn LineBuffer>) {
         self.buffers.lock().add(buffer);
     }
 
-    /// Waits until everything written so far has left the process. For the end of the process.
+    /// Waits until everything written so far has left the process. For the end of the process, which a pipe that nobody
+    /// empties must not prevent.
     pub fn flush(&self) {
         release(&self.buffers);
+        let end = rt::clock::read_clock() + FLUSH_TIME;
         for file in self.all_files() {
             release(&file.buffers);
             if let Some(LogFileWriter::Queued(sink)) = file.writer.get() {
-                sink.flush_blocking();
+                let left = end.saturating_duration_since(rt::clock::read_clock());
+                // What is not written by then is lost, and there is nowhere left to say so.
+                let _ = sink.flush_within(left);
             }
         }
     }

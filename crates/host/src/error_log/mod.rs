@@ -13,22 +13,45 @@
 
 mod clock;
 mod files;
+mod line;
+mod recent;
 mod syslog;
 mod target;
 
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
+use base::sync::Mutex;
+
 pub use clock::{after_fork, log_time, syslog_time};
 pub use files::{LineBuffer, LogFile, LogFiles, LogWriteMode};
-pub use syslog::Syslog;
+use line::format_line;
+pub use line::{ContextWriter, set_json};
+pub use recent::{ErrorGroup, keep_recent_errors, recent_errors};
+pub use syslog::{Syslog, queue_syslog};
 pub use target::{ErrorLogDestination, ErrorLogTarget};
 
 /// The longest line, newline included. nginx's bound; log shippers rely on it.
 pub const MAX_LINE: usize = 2048;
+
+/// The lines of a process that shows them instead of writing them.
+static DIVERTED: OnceLock<Mutex<Vec<(LogLevel, String)>>> = OnceLock::new();
+
+/// From now on keeps the lines of all logs that would take them, and writes none. For a process that serves nothing.
+pub fn divert_lines() {
+    DIVERTED.get_or_init(Mutex::default);
+}
+
+/// The lines that have been kept.
+pub fn take_diverted() -> Vec<(LogLevel, String)> {
+    let diverted = DIVERTED.get();
+    diverted
+        .map(|lines| std::mem::take(&mut *lines.lock()))
+        .unwrap_or_default()
+}
 
 /// How serious a line is. A target takes its own level and everything more serious.
 ///
@@ -99,9 +122,9 @@ impl LogLevel {
 pub trait LogContext {
     /// The connection's number, printed as `*42`.
     fn connection(&self) -> Option<u64>;
-    /// Appends what follows the message, such as ` while reading client request line, client: …`.
-    /// Control bytes are escaped afterwards. Not called for debug lines.
-    fn describe(&self, out: &mut Vec<u8>);
+    /// Writes what follows the message, such as ` while reading client request line, client: …`. Control bytes are
+    /// escaped afterwards. Not called for debug lines.
+    fn describe(&self, out: &mut ContextWriter<'_>);
 }
 
 /// A line about no connection.
@@ -111,7 +134,7 @@ impl LogContext for NoContext {
     fn connection(&self) -> Option<u64> {
         None
     }
-    fn describe(&self, _out: &mut Vec<u8>) {}
+    fn describe(&self, _out: &mut ContextWriter<'_>) {}
 }
 
 /// Where the lines of one part of the configuration go. The default logger drops everything.
@@ -250,6 +273,9 @@ impl Logger {
         context: &dyn LogContext,
         message: fmt::Arguments<'_>,
     ) {
+        if let Some(diverted) = DIVERTED.get() {
+            return diverted.lock().push((level, message.to_string()));
+        }
         format_line(line, level, context, message);
         for entry in self.entries() {
             if level <= entry.level {
@@ -271,44 +297,6 @@ impl fmt::Debug for Logger {
 rt::local! {
     /// The line being built, kept so that a log line allocates nothing.
     static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Builds one line into `line`, at most [`MAX_LINE`] bytes, ending in a newline.
-fn format_line(
-    line: &mut Vec<u8>,
-    level: LogLevel,
-    context: &dyn LogContext,
-    message: fmt::Arguments<'_>,
-) {
-    line.clear();
-    log_time(line);
-    let (process, thread) = clock::process_ids();
-    let mut out = FmtBytes(line);
-    // Writing to a Vec cannot fail; a Display that reports an error has printed what it could.
-    let _ = write!(out, " [{}] {process}#{thread}: ", level.word());
-    if let Some(number) = context.connection() {
-        let _ = write!(out, "*{number} ");
-    }
-    let _ = out.write_fmt(message);
-    if level != LogLevel::Debug {
-        context.describe(line);
-    }
-    // One event is one line, and no terminal obeys it, whatever a peer has put into a header.
-    if let Cow::Owned(visible) = base::text::visible(line) {
-        *line = visible;
-    }
-    line.truncate(MAX_LINE - 1);
-    line.push(b'\n');
-}
-
-/// `fmt::Write` for bytes.
-struct FmtBytes<'a>(&'a mut Vec<u8>);
-
-impl fmt::Write for FmtBytes<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.extend_from_slice(text.as_bytes());
-        Ok(())
-    }
 }
 
 /// Main's logger, handed to the engines through the configuration's shared values.
@@ -345,53 +333,6 @@ pub fn program() -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Client;
-    impl LogContext for Client {
-        fn connection(&self) -> Option<u64> {
-            Some(42)
-        }
-        fn describe(&self, out: &mut Vec<u8>) {
-            out.extend_from_slice(b", client: 127.0.0.1\nfake");
-        }
-    }
-
-    fn line(level: LogLevel, context: &dyn LogContext, message: fmt::Arguments<'_>) -> String {
-        let mut bytes = Vec::new();
-        format_line(&mut bytes, level, context, message);
-        String::from_utf8(bytes).expect("the test writes text only")
-    }
-
-    #[test]
-    fn a_line_has_nginx_s_shape() {
-        let text = line(LogLevel::Error, &Client, format_args!("it {}", "failed"));
-        let (time, rest) = text.split_at(19);
-        assert_eq!(time.as_bytes()[4], b'/');
-        assert_eq!(time.as_bytes()[13], b':');
-        assert!(rest.starts_with(" [error] "), "{rest}");
-        assert!(
-            rest.ends_with(": *42 it failed, client: 127.0.0.1 fake\n"),
-            "{rest}"
-        );
-    }
-
-    #[test]
-    fn control_bytes_are_shown_and_not_obeyed() {
-        let text = line(
-            LogLevel::Warn,
-            &NoContext,
-            format_args!("a\x1b[2Jb\r\nc\td\u{e4}"),
-        );
-        assert!(text.ends_with(": a\\x1b[2Jb c\td\u{e4}\n"), "{text}");
-    }
-
-    #[test]
-    fn a_long_line_is_cut_and_keeps_its_newline() {
-        let long = "x".repeat(5000);
-        let text = line(LogLevel::Warn, &NoContext, format_args!("{long}"));
-        assert_eq!(text.len(), MAX_LINE);
-        assert!(text.ends_with("x\n"));
-    }
 
     #[test]
     fn levels_choose_lines() {

@@ -1,15 +1,23 @@
 //! Log lines to a syslog server: `syslog:server=…,facility=…,tag=…,severity=…,nohostname`.
 //!
 //! The frame is RFC 3164's: `<PRI>Nov 21 07:30:00 host tag: message`. A datagram is sent without
-//! waiting; when the socket's buffer is full the line is lost, as with any syslog over UDP.
+//! waiting; when the socket's buffer is full the line is lost, as with any syslog over UDP. In a worker a thread sends
+//! it, because to open a socket by its path can take as long as a disk needs.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use super::{LogLevel, syslog_time};
 use base::sync::Mutex;
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+
+use super::{LineBuffer, LogLevel, syslog_time};
+use crate::log_sink::LogSink;
 
 /// RFC 3164 section 4.1.3: a tag is at most 32 characters.
 const MAX_TAG: usize = 32;
@@ -33,19 +41,31 @@ pub struct Syslog {
     tag: String,
     /// `None` for `nohostname`.
     hostname: Option<String>,
-    /// Opened at the first line, and again after an error.
-    socket: Mutex<Option<SyslogSocket>>,
+    /// Chosen at the first line.
+    way: OnceLock<SyslogWay>,
+}
+
+/// Who sends.
+enum SyslogWay {
+    /// The calling thread: in the master, which must have no second one when it forks. The socket is opened at the first
+    /// line, and again after an error.
+    Direct(Mutex<Option<OwnedFd>>),
+    /// A writer.
+    Queued(LogSink),
+}
+
+/// Whether this process has loops, which must not wait.
+static HAS_LOOPS: AtomicBool = AtomicBool::new(false);
+
+/// From now on a thread sends what goes to syslog servers that have not been sent anything yet.
+pub fn queue_syslog() {
+    HAS_LOOPS.store(true, Relaxed);
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum SyslogAddress {
     Unix(PathBuf),
     Udp(SocketAddr),
-}
-
-enum SyslogSocket {
-    Unix(UnixDatagram),
-    Udp(UdpSocket),
 }
 
 impl Syslog {
@@ -62,7 +82,7 @@ impl Syslog {
             severity: words.severity.unwrap_or(LogLevel::Info),
             tag: words.tag.unwrap_or_else(|| default_tag.to_owned()),
             hostname: (!words.nohostname).then(hostname),
-            socket: Mutex::new(None),
+            way: OnceLock::new(),
         })
     }
 
@@ -70,16 +90,33 @@ impl Syslog {
     pub fn send(&self, level: Option<LogLevel>, message: &[u8]) {
         let mut datagram = Vec::with_capacity(message.len() + 64);
         self.frame(level.unwrap_or(self.severity), message, &mut datagram);
-        let mut socket = self.socket.lock();
+        match self.way.get_or_init(|| self.choose_way()) {
+            // An error is nearer to its cause than any other line, so it does not wait for the end of the turn.
+            SyslogWay::Queued(sink) if level.is_some() => sink.write_now(&datagram),
+            SyslogWay::Queued(sink) => sink.write(&datagram),
+            SyslogWay::Direct(socket) => self.send_here(&mut socket.lock(), &datagram),
+        }
+    }
+
+    fn choose_way(&self) -> SyslogWay {
+        if !HAS_LOOPS.load(Relaxed) {
+            return SyslogWay::Direct(Mutex::new(None));
+        }
+        let server = self.server.clone();
+        let name = format!("syslog:server={server}");
+        SyslogWay::Queued(LogSink::datagrams(&name, move || server.open()))
+    }
+
+    fn send_here(&self, socket: &mut Option<OwnedFd>, datagram: &[u8]) {
         if socket.is_none() {
             *socket = self.server.open().ok();
         }
-        if let Some(open) = &*socket
-            && let Err(error) = open.send(&datagram)
-            && error.kind() != io::ErrorKind::WouldBlock
-        {
+        let Some(open) = socket else { return };
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match rustix::net::send(&*open, datagram, flags) {
+            Ok(_) | Err(Errno::AGAIN) => {}
             // The server went away; the next line tries again with a fresh socket.
-            *socket = None;
+            Err(_) => *socket = None,
         }
     }
 
@@ -189,13 +226,13 @@ impl SyslogAddress {
             .ok_or_else(|| format!("host not found in syslog server \"{text}\""))
     }
 
-    fn open(&self) -> io::Result<SyslogSocket> {
+    fn open(&self) -> io::Result<OwnedFd> {
         match self {
             SyslogAddress::Unix(path) => {
                 let socket = UnixDatagram::unbound()?;
                 socket.set_nonblocking(true)?;
                 socket.connect(path)?;
-                Ok(SyslogSocket::Unix(socket))
+                Ok(socket.into())
             }
             SyslogAddress::Udp(address) => {
                 let any: SocketAddr = if address.is_ipv4() {
@@ -206,17 +243,26 @@ impl SyslogAddress {
                 let socket = UdpSocket::bind(any)?;
                 socket.set_nonblocking(true)?;
                 socket.connect(address)?;
-                Ok(SyslogSocket::Udp(socket))
+                Ok(socket.into())
             }
         }
     }
 }
 
-impl SyslogSocket {
-    fn send(&self, datagram: &[u8]) -> io::Result<usize> {
+impl std::fmt::Display for SyslogAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            SyslogSocket::Unix(socket) => socket.send(datagram),
-            SyslogSocket::Udp(socket) => socket.send(datagram),
+            SyslogAddress::Unix(path) => write!(f, "unix:{}", path.display()),
+            SyslogAddress::Udp(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+/// So that the end of the process waits for its lines.
+impl LineBuffer for Syslog {
+    fn flush_lines(&self) {
+        if let Some(SyslogWay::Queued(sink)) = self.way.get() {
+            sink.flush_blocking();
         }
     }
 }

@@ -55,7 +55,9 @@ impl ErrorLogTarget {
     pub(super) fn into_destination(self, files: &LogFiles) -> ErrorLogDestination {
         match self.place {
             ErrorLogOutput::File(path) => ErrorLogDestination::File(files.file_for_path(&path)),
-            ErrorLogOutput::Syslog(syslog) => ErrorLogDestination::Syslog(Arc::new(syslog)),
+            ErrorLogOutput::Syslog(syslog) => {
+                ErrorLogDestination::Syslog(files.keep_syslog(syslog))
+            }
             ErrorLogOutput::Memory(size) => {
                 ErrorLogDestination::Memory(Arc::new(Mutex::new(LogRing::new(size))))
             }
@@ -146,10 +148,12 @@ impl LogRing {
     }
 
     fn write(&mut self, line: &[u8]) {
-        for byte in line {
-            self.bytes[self.next] = *byte;
-            self.next = (self.next + 1) % self.bytes.len();
-        }
+        // A line is shorter than the ring, so it has two parts at most.
+        let first = line.len().min(self.bytes.len() - self.next);
+        let (first, second) = line.split_at(first);
+        self.bytes[self.next..][..first.len()].copy_from_slice(first);
+        self.bytes[..second.len()].copy_from_slice(second);
+        self.next = (self.next + line.len()) % self.bytes.len();
     }
 
     /// The contents, oldest byte first.

@@ -6,7 +6,7 @@ use cache::{CacheKey, CacheStore};
 use proto::caching::RequestControl;
 use proto::message::Method;
 
-use super::cache_settings::{CacheChoice, CacheSettings};
+use super::cache_settings::{CacheChoice, CacheCondition, CacheSettings};
 use super::cache_status::UpstreamCacheStatus;
 use super::cached_protocol::CachedProtocol;
 use super::decide::RequestTerms;
@@ -67,14 +67,14 @@ enum CacheAdmission {
 
 /// What a request wants of the cache, by its method and the directives alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum CachePurpose {
+pub(super) enum CachePurpose {
     LookUp,
     Invalidate,
     Purge,
 }
 
 impl CachePurpose {
-    fn of(request: &mut Request, settings: &CacheSettings) -> Option<CachePurpose> {
+    pub(super) fn of(request: &mut Request, settings: &CacheSettings) -> Option<CachePurpose> {
         // As in nginx's commercial version, `…_cache_purge` comes first: a request that purges is never answered from
         // the cache.
         let purges =
@@ -176,10 +176,17 @@ fn serve_from_memory(
     Some(cache_request.serve_object(request, &object, &stored, hit, now_ms))
 }
 
+/// The condition of `…_cache_bypass` or `…_no_cache` that applies.
+pub(super) fn first_true<'c>(
+    request: &mut Request,
+    conditions: &'c [CacheCondition],
+) -> Option<&'c CacheCondition> {
+    conditions.iter().find(|one| request.is_true(&one.value))
+}
+
 /// Whether `…_cache_bypass` applies. If it does, the record says which line has it.
 fn is_bypassed(request: &mut Request, conf: &CacheSettings) -> bool {
-    let mut conditions = conf.bypass.iter();
-    let Some(bypass) = conditions.find(|bypass| request.is_true(&bypass.value)) else {
+    let Some(bypass) = first_true(request, &conf.bypass) else {
         return false;
     };
     let record = request.upstream.get_or_make();
@@ -193,23 +200,33 @@ fn choose(
     request: &mut Request,
     which: &CacheChoice,
 ) -> Result<Option<(Arc<CacheZone>, CacheStore)>, u16> {
-    let cache = match which {
-        CacheChoice::Off => return Ok(None),
-        CacheChoice::Cache(cache) => Arc::clone(cache),
+    let Some(cache) = chosen_zone(request, which)? else {
+        return Ok(None);
+    };
+    // A store that failed must not take the site down. `None` sends the request to the origin.
+    Ok(cache.store().map(|store| (cache, store)))
+}
+
+/// The cache that the directive names for a request.
+pub(super) fn chosen_zone(
+    request: &mut Request,
+    which: &CacheChoice,
+) -> Result<Option<Arc<CacheZone>>, u16> {
+    match which {
+        CacheChoice::Off => Ok(None),
+        CacheChoice::Cache(cache) => Ok(Some(Arc::clone(cache))),
         CacheChoice::Value(value) => {
             let name = request.value(&value.clone());
             if name.is_empty() || name == "off" {
                 return Ok(None);
             }
             match request.site.main_confs.get::<CacheZones>().find_zone(&name) {
-                Some(cache) => cache,
+                Some(cache) => Ok(Some(cache)),
                 None => {
                     request.error(format_args!("cache \"{name}\" not found"));
-                    return Err(500);
+                    Err(500)
                 }
             }
         }
-    };
-    // A store that failed must not take the site down. `None` sends the request to the origin.
-    Ok(cache.store().map(|store| (cache, store)))
+    }
 }

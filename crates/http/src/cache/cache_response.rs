@@ -18,7 +18,7 @@ use crate::content_identity::{ContentIdentity, FillingContent, StoredContent};
 use crate::ledger::LedgerPhase;
 use crate::module::HandlerOutcome;
 use crate::request::Request;
-use crate::response_body::{BodyChunk, BodyError, FileRange, ResponseBody};
+use crate::response_body::{BodyChunk, BodyError, EndWork, FileRange, ResponseBody};
 use crate::upstream::respond::is_event_stream;
 use crate::upstream::{Exchange, ExchangePlan, SettingsRef, respond};
 
@@ -400,5 +400,11 @@ impl crate::response_body::BodySource for FillBody {
     fn length(&self) -> Option<u64> {
         self.length
             .map(|length| length.saturating_sub(self.follower.position()))
+    }
+
+    /// The fetch has ended when what was made of its content has, so that the record is complete then.
+    fn read_elsewhere(self: Box<Self>) -> Option<EndWork> {
+        let first_client = self.first_client?;
+        Some(Box::new(move |request| first_client.update_record(request)))
     }
 }

@@ -9,6 +9,7 @@
 //!     partial_content   a partial object: the stored part is served, the rest is fetched alone
 //!     cache_response    the response from a stored object or from a fill
 //!   invalidate          purges, and unsafe methods, which outdate what is stored
+//!   explained           what admission would decide, for `weir explain`
 //!   lookup              the keys of a request, and what is stored under them
 //!
 //! fetch                 a request of its own to the origin, in a task of its own
@@ -39,6 +40,7 @@ mod cached_protocol;
 mod copy_head;
 mod decide;
 mod execute;
+mod explained;
 mod fetch;
 mod fetch_content;
 mod fetch_fields;
@@ -67,6 +69,8 @@ pub use cache_settings::{CacheChoice, CacheCondition, CacheSettings, StatusHeade
 pub use cache_status::UpstreamCacheStatus;
 pub use cached_protocol::CachedProtocol;
 pub use copy_head::CopyHead;
+pub(crate) use explained::explain_admission;
+pub use explained::{ExplainedCache, ExplainedCacheUse};
 pub use fetch_fields::FetchFields;
 pub use inspect::{InspectedEntry, inspect_stored};
 pub use stored_head::{MarkerHead, StoredHead, StoredVariant};

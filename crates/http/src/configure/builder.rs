@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bstr::{BString, ByteSlice};
 use conf::{BlockConfs, ConfSets, DirectiveLine};
 
+use crate::explain::places::WantedBlockHeads;
 use crate::http_site::{HttpServer, Location, LocationId, LocationKind};
 use crate::kept_servers::{KeptServer, OutsideServers, ServerTraces};
 use crate::listen;
@@ -52,6 +53,8 @@ pub struct HttpBuilder {
     pub(super) locations: Vec<Option<Location>>,
     /// Where each location begins, for diagnostics.
     pub(super) heads: Vec<base::Span>,
+    /// Where they are kept, if somebody wants to know what stands where.
+    pub(super) kept_heads: WantedBlockHeads,
     /// The blocks around the current line, outermost first.
     pub(super) open: Vec<OpenBlock>,
     pub(super) named: Vec<(BString, LocationId)>,
@@ -87,6 +90,7 @@ impl HttpBuilder {
             listens: Vec::new(),
             locations: Vec::new(),
             heads: Vec::new(),
+            kept_heads: WantedBlockHeads::default(),
             open: Vec::new(),
             named: Vec::new(),
             connect: false,
@@ -109,6 +113,14 @@ impl HttpBuilder {
         self.blocks = vec![Arc::default(); count as usize];
         self.free_blocks = (0..count).filter(|block| !used.contains(block)).collect();
         self.known = servers.drain(..).map(Some).collect();
+    }
+
+    /// Forgets where the locations of a server begin, or keeps it.
+    pub(super) fn end_heads(&mut self) {
+        if let WantedBlockHeads(Some(kept)) = &self.kept_heads {
+            kept.lock().insert(self.block, self.heads.clone());
+        }
+        self.heads.clear();
     }
 
     /// Gives the next server a number for its list of locations.

@@ -15,6 +15,7 @@ use conf::{
 
 use crate::core::blocks::{BlockReaders, HandedDown};
 use crate::core::{self, LocationConf, ServerIdentity};
+use crate::explain::places::WantedBlockHeads;
 use crate::http_site::FrozenHttp;
 use crate::kept_servers::{self, KeptHttp, OutsideServers};
 use crate::module::HttpModule;
@@ -69,6 +70,7 @@ pub fn read_http_block(
     // Before any directive is read, because its text may name variables of any module.
     let mut registry = registry(modules);
     let mut builder = HttpBuilder::new(modules);
+    builder.kept_heads = line.shared::<WantedBlockHeads>().clone();
     let (main_traces, names, messages) = OutsideServers::begin(line);
     builder.before = (names, messages);
     line.shared::<HandedDown>().0 = Some(BlockReaders {

@@ -179,7 +179,7 @@ fn build_server(line: &mut DirectiveLine, parents: &mut BlockConfs) {
     // In place: a server may have thousands.
     let locations = std::mem::take(&mut builder.locations).into_iter();
     builder.blocks[builder.block as usize] = locations.map_while(|one| one).collect();
-    builder.heads.clear();
+    builder.end_heads();
 }
 
 /// The engine's settings of a server. Taken and not copied: nothing looks for them among the modules' structs.

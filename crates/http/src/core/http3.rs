@@ -149,8 +149,9 @@ impl Http3Conf {
     }
 
     /// What is decided before a server name is known.
-    pub(crate) fn endpoint_settings(&self) -> QuicEndpointSettings {
+    pub(crate) fn endpoint_settings(&self, steers: bool) -> QuicEndpointSettings {
         QuicEndpointSettings {
+            steers,
             retry: self.retry,
             segments: self.gso,
             secret: self.host_key.clone().unwrap_or_else(QuicSecret::common),

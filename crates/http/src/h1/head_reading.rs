@@ -404,7 +404,7 @@ impl Http1Connection<'_> {
     }
 }
 
-fn limits_of(site: &Rc<HttpSite>, server: ServerId, pause_at_host: bool) -> HeadLimits {
+pub(crate) fn limits_of(site: &Rc<HttpSite>, server: ServerId, pause_at_host: bool) -> HeadLimits {
     let core = &site.server(server).core;
     HeadLimits {
         client_header_buffer_size: core.client_header_buffer_size as usize,

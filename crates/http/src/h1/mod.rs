@@ -25,6 +25,7 @@ use crate::http_loop::HttpLoop;
 use crate::lingering_close;
 use connection::{ConnectionFate, Http1Connection};
 
+pub(crate) use head_reading::limits_of;
 pub(crate) use recycled::RecycledSlots;
 
 /// How many pipelined requests are served before other connections get their turn. Each finds its input in memory and

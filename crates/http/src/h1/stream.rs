@@ -10,15 +10,16 @@ use proto::h1::{ChunkDecoder, ChunkPiece};
 use crate::byte_stream::ByteStream;
 use crate::client_stream::ClientStream;
 
-/// Whether content in chunks that has not been read yet ends in `input`, before the next request if there is one. Where it
-/// is invalid there too: then reading it is what finds that out.
-fn has_last_chunk(input: &[u8]) -> bool {
+/// Where content in chunks that has not been read yet ends in `input`, before the next request if there is one. What is
+/// invalid ends at once: reading it finds that out, before a server is asked.
+fn end_of_chunks(input: &[u8]) -> Option<u64> {
     let (mut decoder, mut at) = (ChunkDecoder::new(), 0);
     loop {
         match decoder.next_piece(&input[at..]) {
             Ok(ChunkPiece::Data(range)) => at += range.end,
-            Ok(ChunkPiece::More) => return false,
-            Ok(ChunkPiece::End(_)) | Err(_) => return true,
+            Ok(ChunkPiece::More) => return None,
+            Ok(ChunkPiece::End(length)) => return Some((at + length) as u64),
+            Err(_) => return Some(0),
         }
     }
 }
@@ -30,10 +31,9 @@ impl ClientStream for ByteStream {
 
     fn has_all(&self, announced: Option<u64>, most: u64) -> bool {
         let input = self.input.borrow();
-        let here = input.len() as u64;
         match announced {
-            Some(length) => length <= most && length <= here,
-            None => here <= most && has_last_chunk(&input),
+            Some(length) => length <= most && length <= input.len() as u64,
+            None => end_of_chunks(&input).is_some_and(|end| end <= most),
         }
     }
 

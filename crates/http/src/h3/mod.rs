@@ -20,6 +20,7 @@ mod connection;
 mod connection_link;
 mod limits;
 mod our_streams;
+mod request_head;
 mod sender;
 mod stream;
 mod stream_task;

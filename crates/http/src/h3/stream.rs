@@ -18,7 +18,7 @@ use proto::qpack::SectionOutcome;
 
 use super::connection_link::{Http3Link, block_error, register};
 use super::limits::PREREAD;
-use super::stream_task::{Http3Start, decode_head};
+use super::request_head::{Http3Start, decode_head};
 use crate::byte_stream::ByteStream;
 use crate::client_budget::price;
 use crate::client_stream::ClientStream;
@@ -63,7 +63,7 @@ pub(super) struct Http3Stream {
     /// Our side has ended, by its end or by a reset.
     is_ended: Cell<bool>,
     given_up: Cell<Option<StreamAbandonment>>,
-    pub(super) has_priority: Cell<bool>,
+    has_priority: Cell<bool>,
     /// The task, while its header block waits for the table.
     blocked: RefCell<Option<Waker>>,
 }
@@ -74,6 +74,8 @@ struct ReceiveSide {
     reader: H3FrameReader,
     /// What has been read of the stream and not been parsed.
     chunk: Bytes,
+    /// A DATA frame has come.
+    has_content: bool,
     /// Content that has arrived and that no handler has read.
     input: Vec<u8>,
     /// A header block that waits for the table.
@@ -125,6 +127,7 @@ impl Http3Stream {
                 stream: receive,
                 reader: H3FrameReader::new(FramePlace::Request, link.limits.borrow().max_block),
                 chunk: Bytes::new(),
+                has_content: false,
                 input: Vec::new(),
                 waiting: None,
                 head: HeadProgress::Expected,
@@ -167,7 +170,8 @@ impl Http3Stream {
     pub(super) fn may_have_content(&self) -> bool {
         self.read_ahead(&mut Context::from_waker(Waker::noop()));
         let side = self.receive.borrow();
-        !(side.end == InputEnd::Complete && side.input.is_empty())
+        // A DATA frame is content, even if it is empty.
+        side.has_content || side.end != InputEnd::Complete
     }
 
     /// Whether the request may be a replay (RFC 8470).
@@ -246,6 +250,7 @@ impl Http3Stream {
             match event {
                 H3Event::More => break false,
                 H3Event::Data { bytes, begins } => {
+                    side.has_content = true;
                     // A frame without content costs the client two bytes and moves nothing forward.
                     if bytes.is_empty() && begins {
                         self.link.spend(price::EMPTY)?;
@@ -289,8 +294,12 @@ impl Http3Stream {
     /// Decodes a header block: the head first, then the trailers. One that is blocked is kept.
     fn take_block(&self, side: &mut ReceiveSide, block: &[u8]) -> Result<(), H3Error> {
         let outcome = match side.head {
-            HeadProgress::Expected => match decode_head(self, block)? {
+            HeadProgress::Expected => match decode_head(&self.link, self.id, block)? {
                 Some(start) => {
+                    // A PRIORITY_UPDATE frame overrides the request's own field (RFC 9218, section 7).
+                    if let Some(priority) = start.priority.filter(|_| !self.has_priority.get()) {
+                        self.set_priority(priority);
+                    }
                     side.head = HeadProgress::Decoded(start);
                     Some(())
                 }
@@ -429,7 +438,8 @@ impl Http3Stream {
             }
         }
         let given_up = self.given_up.get();
-        self.given_up.set(given_up.or(Some(StreamAbandonment::ByUs)));
+        self.given_up
+            .set(given_up.or(Some(StreamAbandonment::ByUs)));
         Http3StreamOver
     }
 
@@ -538,7 +548,8 @@ impl Http3Stream {
             self.send.borrow_mut().reset(code.0);
         }
         let given_up = self.given_up.get();
-        self.given_up.set(given_up.or(Some(StreamAbandonment::ByUs)));
+        self.given_up
+            .set(given_up.or(Some(StreamAbandonment::ByUs)));
         self.reset_code.set(self.reset_code.get().or(Some(code)));
         self.stop_content(code);
     }

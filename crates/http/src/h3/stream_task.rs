@@ -6,34 +6,23 @@ use std::time::Duration;
 
 use host::error_log::LogLevel;
 use proto::KnownField;
-use proto::field_section::{MalformedRequest, ResponsePriority};
-use proto::h3::{H3Error, H3ErrorCode};
+use proto::h3::H3ErrorCode;
 use proto::message::{Method, RejectedHead};
-use proto::qpack::SectionOutcome;
 
 use super::body::Http3BodyInput;
-use super::connection_link::block_error;
+use super::request_head::Http3Start;
 use super::sender::Http3Sender;
 use super::stream::Http3Stream;
 use crate::body_reader::RequestBody;
-use crate::client_budget::price;
 use crate::client_stream::ClientStream;
 use crate::lifecycle::{self, RequestCarrier, RequestRefusal};
 use crate::request::Request;
 use crate::response_body::ResponseBody;
 use crate::response_send::ResponseSendError;
 use crate::stream_request::{
-    ConnectProtocol, StreamHeadFacts, announced_length, as_upgrade, debug_head, list_limits,
-    misdirected, refusal_of, refuse_websocket, request_limits,
+    ConnectProtocol, StreamHeadFacts, announced_length, debug_head, misdirected, refusal_of,
+    refuse_websocket,
 };
-
-/// What the life of a request starts from.
-pub(super) struct Http3Start {
-    /// The request, of which only the head has been filled in.
-    request: Box<Request>,
-    verdict: Result<(), MalformedRequest>,
-    facts: StreamHeadFacts,
-}
 
 /// Closes the stream however its task ends: a panic or an abort must not leave it open for the client.
 struct OpenHttp3Stream(Rc<Http3Stream>);
@@ -61,6 +50,7 @@ pub(super) async fn serve_stream(stream: Rc<Http3Stream>) {
         mut request,
         verdict,
         mut facts,
+        priority: _,
     } = *start;
     facts.has_content = stream.may_have_content();
     let link = &stream.link;
@@ -133,69 +123,6 @@ async fn read_head(stream: &Rc<Http3Stream>) -> Option<Box<Http3Start>> {
             None
         }
     }
-}
-
-/// Decodes the head of a request. `None`: its stream is blocked. The error ends the connection.
-pub(super) fn decode_head(
-    stream: &Http3Stream,
-    block: &[u8],
-) -> Result<Option<Box<Http3Start>>, H3Error> {
-    let link = &stream.link;
-    let site = link.http.site();
-    let core = &site.server(link.client.first_server()).core;
-    let limits = request_limits(core);
-    let mut request = link.take_spare_request();
-    let head =
-        Rc::get_mut(&mut request.head).expect("a request that has ended is alone with its head");
-    let mut reader = link.requests.borrow_mut();
-    let outcome = link
-        .decoder
-        .borrow_mut()
-        .decode(stream.id, block, list_limits(core), |field| {
-            reader.add_field(field, &limits, &mut head.wire);
-        });
-    let decoded = match outcome {
-        Ok(SectionOutcome::Decoded(decoded)) => decoded,
-        Ok(SectionOutcome::Blocked) => {
-            reader.clear();
-            link.keep_spare_request(request);
-            return Ok(None);
-        }
-        Err(error) => {
-            reader.clear();
-            return Err(block_error(error));
-        }
-    };
-    let is_too_large = decoded.too_large || reader.is_too_large();
-    let mut verdict = reader.finish(block.len() as u32, &mut head.wire);
-    if is_too_large {
-        verdict = Err(MalformedRequest {
-            status: 494,
-            line: b"client sent too large header".to_vec(),
-        });
-    }
-    if verdict.is_ok() && reader.protocol() == Some(b"websocket") {
-        as_upgrade(&mut head.wire.fields);
-    }
-    let requests = &link.client.requests;
-    requests.set(requests.get() + 1);
-    head.number = requests.get();
-    if !stream.has_priority.get()
-        && let Some(field) = head.wire.fields.get_known(KnownField::Priority)
-    {
-        stream.set_priority(ResponsePriority::parse(field));
-    }
-    let facts = StreamHeadFacts::of_reader(&reader, true);
-    // The reader is reused for every head of the connection: nothing of this request may show in the next one.
-    reader.clear();
-    if verdict.is_err() {
-        link.spend(price::STREAM)?;
-    }
-    Ok(Some(Box::new(Http3Start {
-        request,
-        verdict,
-        facts,
-    })))
 }
 
 /// The part of one stream in the life of its request.

@@ -188,6 +188,8 @@ pub struct RequestLedger {
     pub cache: Option<Arc<CacheZone>>,
     /// How the last upstream server was reached.
     pub connection: Option<ConnectionUse>,
+    /// The observer has counted it as being under way.
+    pub is_counted: bool,
     /// `None` until time has passed in some phase.
     spent: Option<Box<PhaseTimes>>,
 }
@@ -207,6 +209,7 @@ impl RequestLedger {
             tier: None,
             cache: None,
             connection: None,
+            is_counted: false,
             spent: None,
         }
     }

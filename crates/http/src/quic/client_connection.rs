@@ -85,12 +85,7 @@ impl ClientStream for QuicClientConnection {
 
     fn send_interim(&self, _status: u16, _fields: &Fields) {}
 
-    fn poll_take(
-        &self,
-        _out: &mut Vec<u8>,
-        _max: usize,
-        _context: &mut Context<'_>,
-    ) -> Poll<bool> {
+    fn poll_take(&self, _out: &mut Vec<u8>, _max: usize, _context: &mut Context<'_>) -> Poll<bool> {
         Poll::Ready(false)
     }
 

@@ -44,7 +44,8 @@ pub(crate) fn receive_datagrams(
     let address = &listener.spec.address;
     let server = default_server(&site, address)
         .ok_or_else(|| io::Error::other(format!("no server listens on {address}")))?;
-    let settings = site.server(server).core.http3.endpoint_settings();
+    let steers = engine.http.main.borrow().steers_datagrams;
+    let settings = site.server(server).core.http3.endpoint_settings(steers);
     let (weak, spec) = (Rc::downgrade(engine), Arc::clone(&listener.spec));
     let take = move |arrival| {
         if let Some(engine) = weak.upgrade() {
@@ -63,7 +64,8 @@ pub(crate) fn receive_datagrams(
 /// Follows a reload, and on the first loop of a process, takes what other processes have received for this one.
 pub(crate) fn prepare(engine: &LoopConnections) {
     let site = engine.http.site();
-    let settings = |server| site.server(server).core.http3.endpoint_settings();
+    let steers = engine.http.main.borrow().steers_datagrams;
+    let settings = |server| site.server(server).core.http3.endpoint_settings(steers);
     net::quic::update_endpoints(|address| default_server(&site, address).map(settings));
     if engine.http.index > 0 {
         return;
@@ -195,7 +197,10 @@ async fn connect(
     let accepted = arrival.accept(handshake, &transport).await;
     accepted.map_err(|closed| {
         let message = format_args!("{closed} while SSL handshaking");
-        place.engine.http.log_client(LogLevel::Info, client, message);
+        place
+            .engine
+            .http
+            .log_client(LogLevel::Info, client, message);
         TlsAcceptFailure::Proven
     })
 }

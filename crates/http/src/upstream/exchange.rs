@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use net::upstream::{
-    NoChoice, NoPeer, PeerConnection, PeerLease, PeerOutcome, PeerSelection, UpstreamGroup,
-    UpstreamTimes,
+    NoChoice, NoPeer, PeerConnection, PeerLease, PeerOutcome, PeerSelection, PeerTraffic,
+    UpstreamGroup, UpstreamTimes,
 };
 
 use super::client_watch::{ClientLeft, while_client_stays};
@@ -415,7 +415,8 @@ impl Exchange {
     }
 
     /// Returns a server after a failed try, with what the failure says about it.
-    fn release(&mut self, request: &Request, lease: PeerLease, failure: &TryFailure) {
+    fn release(&mut self, request: &mut Request, mut lease: PeerLease, failure: &TryFailure) {
+        lease.note_traffic(self.traffic(request));
         let Some(outcome) = failure.peer_outcome(self.current.times_at_end(self.current.age()))
         else {
             // Dropping the lease counts neither a try nor a failure: the server is not to blame. Such a failure is never
@@ -424,6 +425,16 @@ impl Exchange {
         };
         if self.selection.release_peer(lease, outcome).disabled {
             exchange_log::peer_disabled(request);
+        }
+    }
+
+    /// What the present try has exchanged with its server.
+    fn traffic(&self, request: &mut Request) -> PeerTraffic {
+        let current = request.upstream.get_or_make().current_try();
+        PeerTraffic {
+            status: current.status,
+            sent: current.bytes_sent.max(self.transmit.sent()),
+            received: current.bytes_received,
         }
     }
 
@@ -460,12 +471,13 @@ impl Exchange {
         // An unsent rest of the request would be taken for the beginning of the next one.
         let reusable = reusable && self.transmit.is_complete() && self.send_control();
         let Some(PeerLink {
-            lease,
+            mut lease,
             mut connection,
         }) = self.current.link.take()
         else {
             return;
         };
+        lease.note_traffic(self.traffic(request));
         if !reusable || !self.protocol.keeps_alive() {
             // A TLS close_notify, so that the server can tell the end from a truncation (RFC 8446, section 6.1).
             connection.stream.say_goodbye();

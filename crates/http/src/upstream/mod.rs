@@ -20,6 +20,7 @@
 //!     tunnel          after 101 or CONNECT: both directions until both have ended
 //!   value_terminator  keeps a client from ending a line of a head
 //!   upstream_record   what `$upstream_…` shows (variables)
+//!   explained         what would be sent, for `weir explain`
 //!   exchange_log      the error log lines, in nginx's wording
 //! ```
 //!
@@ -32,6 +33,7 @@ mod detached_reader;
 pub mod exchange;
 mod exchange_log;
 mod exchange_target;
+mod explained;
 pub(crate) mod interim_response;
 mod no_response;
 pub mod protocol;
@@ -52,10 +54,11 @@ pub mod variables;
 
 pub(crate) use client_watch::while_client_stays;
 pub use exchange::{Exchange, ExchangePlan, ExchangeTarget};
+pub(crate) use explained::{explained_head, explained_selection};
 pub use no_response::{NoResponse, RetryReasons};
 pub use protocol::{
     CarriedState, ChunkPiece, ContentLength, HeadProgress, ProtocolFault, RequestLength,
-    RequestTraits, UpstreamProtocol,
+    RequestTraits, ShownFields, UpstreamProtocol,
 };
 pub use request_content::RequestContent;
 pub use respond::exchange_and_respond;

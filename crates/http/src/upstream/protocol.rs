@@ -6,7 +6,7 @@
 
 use std::any::Any;
 
-use bstr::BStr;
+use bstr::{BStr, BString, ByteSlice};
 use proto::fields::Fields;
 use proto::message::ResponseHead;
 
@@ -41,6 +41,11 @@ pub trait UpstreamProtocol {
     /// The host for TLS, whose name the certificate must have unless the settings name another; `None`: no TLS.
     fn secure_host(&self) -> Option<&BStr> {
         None
+    }
+
+    /// The request line and the fields of a head that [`UpstreamProtocol::write_head`] has written, for `weir explain`.
+    fn shown_fields(&self, head: &[u8]) -> ShownFields {
+        fields_of_lines(head)
     }
 
     /// Whether a request is written differently on each connection, as in HTTP/2 with its header compression and stream
@@ -166,6 +171,23 @@ pub trait UpstreamProtocol {
     fn is_tunnel(&self) -> bool {
         false
     }
+}
+
+/// Names and values that an upstream gets; one without a name is a line of its own.
+pub type ShownFields = Vec<(BString, BString)>;
+
+/// The lines of a head of HTTP/1, or of another protocol of lines.
+fn fields_of_lines(head: &[u8]) -> ShownFields {
+    let mut lines = head.split_str("\r\n");
+    let first = lines.next().map(|line| (BString::default(), line.into()));
+    let fields =
+        lines
+            .take_while(|line| !line.is_empty())
+            .map(|line| match line.split_once_str(": ") {
+                Some((name, value)) => (name.into(), value.into()),
+                None => (BString::default(), line.into()),
+            });
+    first.into_iter().chain(fields).collect()
 }
 
 /// What a request asked for.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bstr::BString;
+use host::error_log::ContextWriter;
 use net::upstream::UpstreamPeer;
 use proto::fields::Fields;
 use proto::message::ResponseHead;
@@ -233,21 +234,19 @@ impl UpstreamRecord {
     }
 
     /// Appends the upstream's part of an error log line.
-    pub fn describe(&self, out: &mut Vec<u8>) {
+    pub fn describe(&self, out: &mut ContextWriter<'_>) {
         let peer = self.tries.last().and_then(|last| last.peer.as_ref());
         let Some(peer) = peer.filter(|_| !self.scheme.is_empty()) else {
             return;
         };
-        out.extend_from_slice(b", upstream: \"");
-        out.extend_from_slice(self.scheme.as_bytes());
         let name = peer.as_bytes();
-        out.extend_from_slice(name);
         // nginx separates a socket's path from the request's path by a colon.
-        if name.starts_with(b"unix:") && !self.target.is_empty() {
-            out.push(b':');
-        }
-        out.extend_from_slice(&self.target);
-        out.push(b'"');
+        let colon = match name.starts_with(b"unix:") && !self.target.is_empty() {
+            true => &b":"[..],
+            false => b"",
+        };
+        let url = [self.scheme.as_bytes(), name, colon, &self.target].concat();
+        out.quoted("upstream", &url);
     }
 }
 

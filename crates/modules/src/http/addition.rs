@@ -30,6 +30,10 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     location: &DIRECTIVES,
     filter: Some(decide),
     enabled: is_enabled,
+    explain: http::module::ModuleExplain::Depends(&[(
+        http::HttpPhase::Content,
+        &["add_before_body"],
+    )]),
     ..HttpModule::EMPTY
 };
 
@@ -39,6 +43,10 @@ pub(crate) static JOIN: HttpModule = HttpModule {
     doc: "Assembles the parts that `addition` requests.",
     filter: Some(join),
     enabled: is_enabled,
+    explain: http::module::ModuleExplain::Depends(&[(
+        http::HttpPhase::Content,
+        &["add_after_body"],
+    )]),
     ..HttpModule::EMPTY
 };
 

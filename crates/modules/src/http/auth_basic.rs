@@ -54,6 +54,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         let conf = location.confs.get::<Conf>();
         conf.user_file.is_some() && conf.realm.constant().is_none_or(|realm| realm != "off")
     },
+    explain: http::module::ModuleExplain::Runs(&["auth_basic", "auth_basic_user_file"]),
     ..HttpModule::EMPTY
 };
 

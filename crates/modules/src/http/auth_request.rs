@@ -30,6 +30,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     location: &DIRECTIVES,
     phases: &[(HttpPhase::Access, check_access)],
     enabled: |location| location.confs.get::<Conf>().path != OFF,
+    explain: http::module::ModuleExplain::Depends(&[(http::HttpPhase::Access, &["auth_request"])]),
     ..HttpModule::EMPTY
 };
 

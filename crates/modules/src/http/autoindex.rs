@@ -38,6 +38,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     location: &DIRECTIVES,
     phases: &[(HttpPhase::Content, list)],
     enabled: |location| location.confs.get::<Conf>().on,
+    explain: http::module::ModuleExplain::Runs(&["autoindex"]),
     ..HttpModule::EMPTY
 };
 

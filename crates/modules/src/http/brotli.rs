@@ -35,6 +35,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         "The compression ratio achieved by Brotli.",
     )
     .volatile()],
+    explain: http::module::ModuleExplain::Runs(&["brotli"]),
     ..HttpModule::EMPTY
 };
 
@@ -44,6 +45,7 @@ pub(crate) static STATIC: HttpModule = HttpModule {
     location: &STATIC_DIRECTIVES,
     phases: &[(HttpPhase::Content, serve)],
     enabled: |location| location.confs.get::<BrotliStaticConf>().mode != StaticMode::Off,
+    explain: http::module::ModuleExplain::ServesFiles(".br"),
     ..HttpModule::EMPTY
 };
 

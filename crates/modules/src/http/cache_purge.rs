@@ -44,6 +44,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     nested: |confs| {
         confs.change_if::<Conf>(|conf| conf.cache.is_some(), |conf| *conf = Conf::default())
     },
+    explain: http::module::ModuleExplain::Depends(&[(http::HttpPhase::Content, &["cache_purge"])]),
     ..HttpModule::EMPTY
 };
 

@@ -43,6 +43,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         let conf = location.confs.get::<Conf>();
         conf.charset.is_some() || conf.source.is_some() || conf.names.any()
     },
+    explain: http::module::ModuleExplain::Runs(&["charset"]),
     ..HttpModule::EMPTY
 };
 

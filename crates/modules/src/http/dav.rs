@@ -27,6 +27,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use bstr::{BStr, BString, ByteSlice};
 use conf::{Arity, Directive, DirectiveTable, HTTP_SERVER_LOCATION, RepeatRule, Setter};
 use http::core::RootKind;
+use http::module::ExplainNotes;
 use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request, body_reader, files};
 use proto::KnownField;
 use proto::message::Method;
@@ -42,6 +43,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     location: &DIRECTIVES,
     phases: &[(HttpPhase::Content, serve)],
     enabled: |location| location.confs.get::<Conf>().methods & !OFF != 0,
+    explain: http::module::ModuleExplain::Described(describe),
     ..HttpModule::EMPTY
 };
 
@@ -106,16 +108,7 @@ struct Conf {
 
 /// The content handler. Methods that are not enabled are left to other handlers, which refuse them.
 fn serve(request: &mut Request) -> HandlerStep<'_> {
-    let bit = match request.method {
-        Method::Put => 0,
-        Method::Delete => 1,
-        Method::Mkcol => 2,
-        Method::Copy => 3,
-        Method::Move => 4,
-        // `GET` is for the static files, and other methods are refused there.
-        _ => return HandlerOutcome::Declined.into(),
-    };
-    if request.conf::<Conf>().methods & (1 << bit) == 0 {
+    if !is_served(request) {
         return HandlerOutcome::Declined.into();
     }
     HandlerStep::later(async move {
@@ -133,6 +126,39 @@ fn serve(request: &mut Request) -> HandlerStep<'_> {
             Ok(status) | Err(status) => HandlerOutcome::Status(status),
         }
     })
+}
+
+/// Whether the method is one of `dav_methods`.
+fn is_served(request: &Request) -> bool {
+    let bit = match request.method {
+        Method::Put => 0,
+        Method::Delete => 1,
+        Method::Mkcol => 2,
+        Method::Copy => 3,
+        Method::Move => 4,
+        // `GET` is for the static files, and other methods are refused there.
+        _ => return false,
+    };
+    request.conf::<Conf>().methods & (1 << bit) != 0
+}
+
+/// For `weir explain`: nothing is changed on the disk, and whether a change would succeed is not known without it: the
+/// explanation ends here. Methods that are not served decline, as in the handler.
+fn describe<'a>(
+    request: &'a mut Request,
+    _: HttpPhase,
+    notes: &'a mut ExplainNotes,
+) -> HandlerStep<'a> {
+    if !is_served(request) {
+        return HandlerOutcome::Declined.into();
+    }
+    let tree = std::rc::Rc::clone(&notes.tree);
+    for line in tree.lines(request.location, &["dav_methods"]) {
+        notes.not_run("dav", &line);
+    }
+    // Not a status: 201, 204 and 409 depend on what a change would meet.
+    notes.ends_elsewhere();
+    HandlerOutcome::Ok.into()
 }
 
 /// The status of a response, or of a refusal that has been logged.

@@ -54,6 +54,10 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         );
     },
     variables: VARIABLES,
+    explain: http::module::ModuleExplain::Depends(&[(
+        http::HttpPhase::Content,
+        &["echo", "echo_before_body", "echo_after_body"],
+    )]),
     ..HttpModule::EMPTY
 };
 

@@ -23,6 +23,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         declines: false,
     }),
     nested: |confs| confs.change_if::<Conf>(|conf| conf.on, |conf| conf.on = false),
+    explain: http::module::ModuleExplain::Runs(&["empty_gif"]),
     ..HttpModule::EMPTY
 };
 

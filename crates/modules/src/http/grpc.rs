@@ -39,6 +39,10 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         Some(GatewayPass::Variable(_)) | None => None,
     },
     nested,
+    explain: http::module::ModuleExplain::Exchange(|request, notes| {
+        let plan = plan(request)?;
+        http::explain::describe_direct(request, plan, notes)
+    }),
     ..HttpModule::EMPTY
 };
 
@@ -169,18 +173,25 @@ fn authority(address: &[u8], scheme: &[u8]) -> BString {
 
 /// The content handler.
 fn handler(request: &mut Request) -> HandlerStep<'_> {
+    match plan(request) {
+        Ok(plan) => HandlerStep::later(upstream::exchange_and_respond(request, plan)),
+        Err(outcome) => outcome.into(),
+    }
+}
+
+/// How to perform the exchange.
+fn plan(request: &mut Request) -> Result<ExchangePlan, HandlerOutcome> {
     let conf = request.conf::<Conf>();
     let settings = ProtocolSettings::<GrpcProtocol>::of(request);
     let Some(pass) = &conf.pass else {
-        return HandlerOutcome::Declined.into();
+        return Err(HandlerOutcome::Declined);
     };
     // Per request, since an address with variables has its scheme in the value.
     let secure = pass.secure_host(request, &SCHEMES, conf.uses_tls);
     let scheme = SCHEMES.for_tls(secure.is_some()).as_bytes();
-    let target = match pass.target(request, scheme) {
-        Ok(target) => target,
-        Err(status) => return HandlerOutcome::Status(status).into(),
-    };
+    let target = pass
+        .target(request, scheme)
+        .map_err(HandlerOutcome::Status)?;
     // The default only; `grpc_set_header Host` replaces it.
     let authority = match pass {
         GatewayPass::Group(_) => conf.authority.clone(),
@@ -192,18 +203,15 @@ fn handler(request: &mut Request) -> HandlerStep<'_> {
         tls_host: secure,
     };
     let tag = connection_tag(request);
-    HandlerStep::later(upstream::exchange_and_respond(
-        request,
-        ExchangePlan {
-            settings,
-            target,
-            protocol: Box::new(Http2Exchange::new(asker)),
-            // Client and server may take turns within one request, so nothing can wait for its end.
-            content: RequestContent::Streamed,
-            watch_client: true,
-            tag,
-        },
-    ))
+    Ok(ExchangePlan {
+        settings,
+        target,
+        protocol: Box::new(Http2Exchange::new(asker)),
+        // Client and server may take turns within one request, so nothing can wait for its end.
+        content: RequestContent::Streamed,
+        watch_client: true,
+        tag,
+    })
 }
 
 /// One request to a gRPC server.

@@ -26,6 +26,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     location: &DIRECTIVES,
     filter: Some(unpack),
     enabled: |location| location.confs.get::<Conf>().on,
+    explain: http::module::ModuleExplain::Depends(&[(http::HttpPhase::Content, &["gunzip"])]),
     ..HttpModule::EMPTY
 };
 

@@ -39,6 +39,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         "The compression ratio achieved.",
     )
     .volatile()],
+    explain: http::module::ModuleExplain::Runs(&["gzip"]),
     ..HttpModule::EMPTY
 };
 

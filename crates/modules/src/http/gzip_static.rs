@@ -19,6 +19,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     location: &DIRECTIVES,
     phases: &[(HttpPhase::Content, serve)],
     enabled: |location| location.confs.get::<Conf>().mode != StaticMode::Off,
+    explain: http::module::ModuleExplain::ServesFiles(".gz"),
     ..HttpModule::EMPTY
 };
 

@@ -35,6 +35,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         let conf = location.confs.get::<Conf>();
         !conf.headers.all.is_empty() || conf.expires != ExpiresRule::Off
     },
+    explain: http::module::ModuleExplain::Runs(&["add_header", "expires"]),
     ..HttpModule::EMPTY
 };
 
@@ -44,6 +45,7 @@ pub(crate) static TRAILERS: HttpModule = HttpModule {
     doc: "Adds trailers to responses.",
     filter: Some(add_trailers),
     enabled: |location| !location.confs.get::<Conf>().trailers.all.is_empty(),
+    explain: http::module::ModuleExplain::Aside(&["add_trailer"]),
     ..HttpModule::EMPTY
 };
 

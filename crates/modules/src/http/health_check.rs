@@ -321,6 +321,7 @@ impl GroupChecks {
     /// Adds a result to the peer's streak, and changes its health if the streak is long enough.
     fn record_result(&mut self, peer: &Arc<UpstreamPeer>, result: Result<(), String>) {
         let passed = result.is_ok();
+        self.group.state().count_check(peer, passed);
         let run = self
             .streaks
             .entry(peer.name().clone())

@@ -26,6 +26,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     doc: "Serves index files of directories.",
     location: &DIRECTIVES,
     phases: &[(HttpPhase::Content, search)],
+    explain: http::module::ModuleExplain::Runs(&["index"]),
     ..HttpModule::EMPTY
 };
 

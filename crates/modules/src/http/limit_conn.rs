@@ -29,12 +29,14 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     complete: |line| {
         zones::report_undeclared::<ConnZoneDeclaration, ConnCounters>(line, "limit_conn_zone")
     },
+    metrics: |site, sink| limit_conn::tell_metrics(site.main_confs.get::<ConnZones>(), sink),
     accept: |site, zones| site.main_confs.get::<ConnZones>().adopt_states(zones, KIND),
     commit: |site, zones| {
         site.main_confs
             .get::<ConnZones>()
             .commit_states(zones, KIND)
     },
+    explain: http::module::ModuleExplain::Depends(&[(http::HttpPhase::Preaccess, &["limit_conn"])]),
     ..HttpModule::EMPTY
 };
 

@@ -18,16 +18,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use conf::{
-    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, Expression, HTTP,
-    HTTP_SERVER_LOCATION, RepeatRule, Setter, Variable, parse,
+    Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, HTTP, HTTP_SERVER_LOCATION,
+    RepeatRule, Setter, Variable, parse,
 };
 use host::error_log::LogLevel;
 use http::ledger::{EndedBy, LedgerPhase};
 use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
 use net::metrics::{MetricFamily, MetricSink};
 
-use crate::shared::limit_req::{CountMode, OUTCOMES, PourResult, REQUEST, RequestBuckets};
-use crate::shared::zones::{self, SharedZone};
+use crate::shared::limit_req::{
+    CountMode, OUTCOMES, PourResult, REQUEST, ReqZone, ReqZoneDeclaration, ReqZones, RequestBuckets,
+};
+use crate::shared::zones;
 
 pub(crate) static MODULE: HttpModule = HttpModule {
     name: "limit_req",
@@ -51,6 +53,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         let all = &site.main_confs.get::<ReqZones>().0;
         all.iter().for_each(|zone| zone.commit_state(zones, KIND));
     },
+    explain: http::module::ModuleExplain::Depends(&[(http::HttpPhase::Preaccess, &["limit_req"])]),
     ..HttpModule::EMPTY
 };
 
@@ -127,20 +130,6 @@ const LEVELS: [LogLevel; 4] = [
     LogLevel::Error,
 ];
 
-/// The zones declared in `http`.
-#[derive(Clone, Default)]
-struct ReqZones(Vec<Arc<ReqZone>>);
-
-/// A zone as `limit_req_zone` declares it.
-type ReqZone = SharedZone<ReqZoneDeclaration, RequestBuckets>;
-
-/// What a zone counts by, and its rate.
-struct ReqZoneDeclaration {
-    key: Expression,
-    /// Thousandths of requests per second.
-    rate: u64,
-}
-
 /// The limits of a location.
 #[derive(Clone, Default)]
 struct Conf {
@@ -163,7 +152,13 @@ struct ReqLimit {
 /// Longer keys are not counted, in bytes; nginx keeps the length in 16 bits.
 const MAX_KEY: usize = 65_535;
 
-impl ReqZones {
+/// The zones as this module reads them; the type is shared with pages that show them.
+trait ReqZoneReader {
+    fn read(&mut self, line: &mut DirectiveLine) -> Result<(), Diagnostic>;
+    fn adopt_states(&self, zones: &host::engine::ZoneRegistry) -> Result<(), String>;
+}
+
+impl ReqZoneReader for ReqZones {
     /// Reads `limit_req_zone`.
     fn read(&mut self, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
         let key = line.expression(0)?;
@@ -321,7 +316,7 @@ fn limit(request: &mut Request) -> HandlerStep<'_> {
         return HandlerOutcome::Declined.into();
     }
     let conf = request.conf::<Conf>();
-    let excess = match check_limits(request, &conf.limits) {
+    let excess = match check_limits(request, &conf.limits, DryRun(conf.dry_run)) {
         LimitDecision::Unlimited => return HandlerOutcome::Declined.into(),
         LimitDecision::Reject => {
             verdict.set(if conf.dry_run {
@@ -398,6 +393,10 @@ struct RequestDelay {
     zone: Arc<ReqZone>,
 }
 
+/// Whether `limit_req_dry_run` is on, which is counted apart.
+#[derive(Clone, Copy)]
+struct DryRun(bool);
+
 /// A limit that accepts the request but has not counted it yet.
 struct UncountedLimit<'a> {
     limit: &'a ReqLimit,
@@ -406,7 +405,7 @@ struct UncountedLimit<'a> {
 
 /// Applies all limits in order. Nothing is counted in any zone unless all accept the request: a
 /// rejected request must not use up the rate of other keys.
-fn check_limits(request: &mut Request, limits: &[ReqLimit]) -> LimitDecision {
+fn check_limits(request: &mut Request, limits: &[ReqLimit], dry: DryRun) -> LimitDecision {
     let now = rt::now();
     let mut pending: Vec<UncountedLimit> = Vec::new();
     let mut counted = None;
@@ -428,7 +427,7 @@ fn check_limits(request: &mut Request, limits: &[ReqLimit]) -> LimitDecision {
             PourResult::Excess(_) => pending.push(UncountedLimit { limit, key }),
             refused => {
                 log_refusal(request, &limit.zone, refused);
-                count_outcome(&limit.zone, 2);
+                count_outcome(&limit.zone, if dry.0 { 4 } else { 2 });
                 return LimitDecision::Reject;
             }
         }
@@ -451,7 +450,7 @@ fn check_limits(request: &mut Request, limits: &[ReqLimit]) -> LimitDecision {
         }
     }
     match (&longest, limits) {
-        (Some(delay), _) => count_outcome(&delay.zone, 1),
+        (Some(delay), _) => count_outcome(&delay.zone, if dry.0 { 3 } else { 1 }),
         (None, limits) => limits
             .iter()
             .for_each(|limit| count_outcome(&limit.zone, 0)),
@@ -469,7 +468,7 @@ fn count_outcome(zone: &ReqZone, outcome: usize) {
 
 static REQUESTS: MetricFamily = MetricFamily::counter(
     "weir_limit_req_requests",
-    "Requests that a zone of limit_req judged: passed at once, delayed, refused.",
+    "Requests that a zone of limit_req judged: passed at once, delayed, refused, or what they would have been.",
 );
 
 /// Tells what became of the requests of each zone.

@@ -25,6 +25,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     location: &DIRECTIVES,
     phases: &[(HttpPhase::Content, serve)],
     enabled: |location| location.confs.get::<Conf>().on,
+    explain: http::module::ModuleExplain::Runs(&["markdown"]),
     ..HttpModule::EMPTY
 };
 

@@ -46,6 +46,10 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         declines: false,
     }),
     nested: |confs| confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None),
+    explain: http::module::ModuleExplain::Exchange(|request, notes| {
+        let plan = plan(request)?;
+        http::explain::describe_direct(request, plan, notes)
+    }),
     ..HttpModule::EMPTY
 };
 
@@ -166,29 +170,11 @@ fn next_upstream(
 
 /// The content handler.
 fn pass(request: &mut Request) -> HandlerStep<'_> {
-    // Weir only reads from memcached.
-    if !matches!(request.method, Method::Get | Method::Head) {
-        return HandlerOutcome::Status(405).into();
-    }
+    let plan = match plan(request) {
+        Ok(plan) => plan,
+        Err(outcome) => return outcome.into(),
+    };
     HandlerStep::later(async move {
-        let conf = request.conf::<Conf>();
-        let settings = ProtocolSettings::<MemcachedProtocol>::of(request);
-        let Some(pass) = &conf.pass else {
-            return HandlerOutcome::Declined;
-        };
-        let target = match pass.target(request, b"") {
-            Ok(target) => target,
-            Err(status) => return HandlerOutcome::Status(status),
-        };
-        let plan = ExchangePlan {
-            settings,
-            target,
-            protocol: Box::new(MemcachedCodec::new(request.conf::<Conf>())),
-            // A `get` has no body.
-            content: RequestContent::Dropped,
-            watch_client: true,
-            tag: connection_tag(request),
-        };
         match http::upstream::exchange_and_respond(request, plan).await {
             // A miss has no content, so it is treated like a missing file: `error_page` can send
             // the request to the application.
@@ -202,6 +188,29 @@ fn pass(request: &mut Request) -> HandlerStep<'_> {
             }
             other => other,
         }
+    })
+}
+
+/// How to perform the exchange.
+fn plan(request: &mut Request) -> Result<ExchangePlan, HandlerOutcome> {
+    // Weir only reads from memcached.
+    if !matches!(request.method, Method::Get | Method::Head) {
+        return Err(HandlerOutcome::Status(405));
+    }
+    let conf = request.conf::<Conf>();
+    let settings = ProtocolSettings::<MemcachedProtocol>::of(request);
+    let Some(pass) = &conf.pass else {
+        return Err(HandlerOutcome::Declined);
+    };
+    let target = pass.target(request, b"").map_err(HandlerOutcome::Status)?;
+    Ok(ExchangePlan {
+        settings,
+        target,
+        protocol: Box::new(MemcachedCodec::new(request.conf::<Conf>())),
+        // A `get` has no body.
+        content: RequestContent::Dropped,
+        watch_client: true,
+        tag: connection_tag(request),
     })
 }
 

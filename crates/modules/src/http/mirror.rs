@@ -27,6 +27,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     location: &DIRECTIVES,
     phases: &[(HttpPhase::Precontent, mirror)],
     enabled: |location| !location.confs.get::<Conf>().paths.is_empty(),
+    explain: http::module::ModuleExplain::Aside(&["mirror"]),
     ..HttpModule::EMPTY
 };
 

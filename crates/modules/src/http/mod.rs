@@ -3,6 +3,7 @@
 mod access;
 mod acme;
 mod addition;
+mod api;
 mod auth_basic;
 mod auth_request;
 mod autoindex;
@@ -31,6 +32,7 @@ mod headers;
 mod headers_more;
 mod health_check;
 mod index;
+mod keyval;
 mod limit_conn;
 mod limit_req;
 mod log;
@@ -74,6 +76,7 @@ pub static MODULES: &[&::http::HttpModule] = &[
     &ssl::MODULE,
     // Variables.
     &map::MODULE,
+    &keyval::MODULE,
     &browser::MODULE,
     &geo::MODULE,
     &geoip::MODULE,
@@ -131,6 +134,7 @@ pub static MODULES: &[&::http::HttpModule] = &[
     &stub_status::MODULE,
     &weir_status::MODULE,
     &prometheus::MODULE,
+    &api::MODULE,
     &prometheus::ZONES,
     &random_index::MODULE,
     &index::MODULE,

@@ -50,6 +50,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         declines: true,
     }),
     nested: |confs| confs.change_if::<Conf>(|conf| conf.on, |conf| conf.on = false),
+    explain: http::module::ModuleExplain::ServesFiles(""),
     ..HttpModule::EMPTY
 };
 

@@ -26,6 +26,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     location: &DIRECTIVES,
     phases: &[(HttpPhase::Content, draw)],
     enabled: |location| location.confs.get::<Conf>().on,
+    explain: http::module::ModuleExplain::Runs(&["random_index"]),
     ..HttpModule::EMPTY
 };
 

@@ -23,6 +23,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     name: "range",
     doc: "Serves byte ranges.",
     filter: Some(apply_ranges),
+    explain: http::module::ModuleExplain::Runs(&[]),
     ..HttpModule::EMPTY
 };
 
@@ -95,13 +96,19 @@ fn accept_ranges(request: &mut Request) -> FilterVerdict {
     FilterVerdict::Pass
 }
 
+/// A 206 makes the offer redundant; a stored response may bring the field along. What a directive has set stays.
+fn drop_offer(out: &mut http::response::Response) {
+    if out.fields.get_known(KnownField::AcceptRanges) == Some(b"bytes") {
+        out.fields.remove_known(KnownField::AcceptRanges);
+    }
+}
+
 /// A 206 with a single part.
 fn respond_single(request: &mut Request, range: Range<u64>, length: u64) -> FilterVerdict {
     let out = &mut request.out;
     out.status = 206;
     out.reason = None;
-    // A 206 makes the offer redundant; a stored response may bring the field along.
-    out.fields.remove_known(KnownField::AcceptRanges);
+    drop_offer(out);
     out.fields.remove_known(KnownField::ContentRange);
     out.fields
         .push_known_with(KnownField::ContentRange, |text| {
@@ -164,7 +171,7 @@ fn respond_multipart(request: &mut Request, ranges: &[Range<u64>], length: u64) 
     parts.push_back(BodyChunk::Bytes(end.into()));
     out.status = 206;
     out.reason = None;
-    out.fields.remove_known(KnownField::AcceptRanges);
+    drop_offer(out);
     out.fields.remove_known(KnownField::ContentRange);
     out.content_length = Some(multipart.content_length(ranges));
     let mut text = Vec::new();

@@ -37,6 +37,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     ],
     enabled: |location| !location.confs.get::<Conf>().trusted.is_empty(),
     variables: &VARIABLES,
+    explain: http::module::ModuleExplain::Runs(&["set_real_ip_from"]),
     ..HttpModule::EMPTY
 };
 

@@ -30,6 +30,10 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         declines: false,
     }),
     nested: |confs| confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None),
+    explain: http::module::ModuleExplain::Exchange(|request, notes| {
+        let settings = ProtocolSettings::<ScgiProtocol>::of(request);
+        http::explain::describe_cached(request, &settings, &SOURCE, notes)
+    }),
     ..HttpModule::EMPTY
 };
 
@@ -128,6 +132,10 @@ struct ScgiHead {
 }
 
 impl CgiHead for ScgiHead {
+    fn read_params(head: &[u8]) -> Vec<(&[u8], &[u8])> {
+        proto::scgi::read_params(head)
+    }
+
     fn scheme(&self) -> &'static str {
         "scgi://"
     }

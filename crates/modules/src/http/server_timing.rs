@@ -18,6 +18,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     location: &DIRECTIVES,
     filter: Some(add_field),
     enabled: |location| location.confs.get::<Conf>().on,
+    explain: http::module::ModuleExplain::Aside(&["server_timing"]),
     ..HttpModule::EMPTY
 };
 

@@ -44,6 +44,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         "The range of the current slice as a `Range` header value: `bytes=0-1048575`.",
     )
     .volatile()],
+    explain: http::module::ModuleExplain::Depends(&[(http::HttpPhase::Content, &["slice"])]),
     ..HttpModule::EMPTY
 };
 

@@ -58,6 +58,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         .volatile(),
     ],
     commit: |_, _| date::load_local_zone(),
+    explain: http::module::ModuleExplain::Depends(&[(http::HttpPhase::Content, &["ssi"])]),
     ..HttpModule::EMPTY
 };
 

@@ -20,6 +20,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     name: "static",
     doc: "Serves static files.",
     phases: &[(HttpPhase::Content, serve)],
+    explain: http::module::ModuleExplain::ServesFiles(""),
     ..HttpModule::EMPTY
 };
 

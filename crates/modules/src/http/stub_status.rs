@@ -53,6 +53,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         .volatile(),
     ],
     nested: |confs| confs.change_if::<Conf>(|conf| conf.on, |conf| conf.on = false),
+    explain: http::module::ModuleExplain::Depends(&[(http::HttpPhase::Content, &["stub_status"])]),
     ..HttpModule::EMPTY
 };
 

@@ -37,6 +37,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     location: &DIRECTIVES,
     filter: Some(substitute),
     enabled: |location| !location.confs.get::<Conf>().pairs.is_empty(),
+    explain: http::module::ModuleExplain::Depends(&[(http::HttpPhase::Content, &["sub_filter"])]),
     ..HttpModule::EMPTY
 };
 

@@ -23,7 +23,9 @@ use conf::{
 };
 use host::error_log::LogLevel;
 use http::core::RootKind;
+use http::explain::StepResult;
 use http::files::{self, FilePurpose, OpenFileResult};
+use http::module::ExplainNotes;
 use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
 
 pub(crate) static MODULE: HttpModule = HttpModule {
@@ -32,6 +34,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     location: &DIRECTIVES,
     phases: &[(HttpPhase::Precontent, search)],
     enabled: |location| location.confs.get::<Conf>().plan.is_some(),
+    explain: http::module::ModuleExplain::Described(describe),
     ..HttpModule::EMPTY
 };
 
@@ -140,8 +143,10 @@ fn search(request: &mut Request) -> HandlerStep<'_> {
                     Some(found) => TriedName { name, path, found },
                     // The first match decides, so the rest is tested in order, too, now with waiting.
                     None => {
-                        let rest = search_waiting(request, plan.clone(), place, index);
-                        return HandlerStep::later(rest);
+                        let rest = plan.clone();
+                        return HandlerStep::later(async move {
+                            search_waiting(request, &rest, &place, index, &mut |_, _| {}).await
+                        });
                     }
                 }
             }
@@ -162,23 +167,66 @@ struct TriedName {
     found: OpenFileResult,
 }
 
-/// Continues from candidate `index`, which cannot be tested without waiting.
+/// Continues from candidate `index`, which cannot be tested without waiting. `tell` learns of each path and whether it
+/// was what was sought.
 async fn search_waiting(
     request: &mut Request,
-    plan: Arc<TryPlan>,
-    place: FileRoot,
+    plan: &TryPlan,
+    place: &FileRoot,
     index: usize,
+    tell: &mut impl FnMut(&[u8], bool),
 ) -> HandlerOutcome {
     for candidate in &plan.candidates[index..] {
         let name = place.name(request, candidate);
         let path = place.path(&name);
         let found = files::open_request_file(request, &path, FilePurpose::Look).await;
-        if is_match(request, candidate, &path, &found) {
+        let is_found = is_match(request, candidate, &path, &found);
+        tell(&path, is_found);
+        if is_found {
             place.use_file(request, name, candidate);
             return HandlerOutcome::Declined;
         }
     }
-    fall_back(request, &plan)
+    fall_back(request, plan)
+}
+
+/// For `weir explain`: the same search, with a line for each candidate: its path on the disk, and whether it is there and of
+/// the kind that is sought. A candidate that ends with a slash is a directory, and is shown with the slash. The redirect to
+/// the last parameter is a step of the walk, like every other one.
+fn describe<'a>(
+    request: &'a mut Request,
+    _: HttpPhase,
+    notes: &'a mut ExplainNotes,
+) -> HandlerStep<'a> {
+    let Some(plan) = request.conf::<Conf>().plan.clone() else {
+        return HandlerOutcome::Declined.into();
+    };
+    let line = notes.place_of(request.location, &["try_files"]);
+    // Waits for the disk even where the kernel knows the answer: one search for both would be the waiting one.
+    HandlerStep::later(async move {
+        let Some(place) = FileRoot::of(request) else {
+            return HandlerOutcome::Status(500);
+        };
+        let mut number = 0;
+        let outcome = search_waiting(request, &plan, &place, 0, &mut |path, is_found| {
+            let slash = match plan.candidates.get(number) {
+                Some(candidate) if candidate.is_directory => "/",
+                _ => "",
+            };
+            number += 1;
+            let (result, what) = match is_found {
+                true => (StepResult::Applies, "exists"),
+                false => (StepResult::Passes, "does not exist"),
+            };
+            let text = format!("{}{slash} {what}", path.as_bstr());
+            notes.step("try_files", result, text, line.clone());
+        })
+        .await;
+        if let HandlerOutcome::Status(status) = outcome {
+            notes.step("try_files", StepResult::Applies, format!("={status}"), line);
+        }
+        outcome
+    })
 }
 
 /// Whether a candidate exists and is of the requested kind.

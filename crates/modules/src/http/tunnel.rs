@@ -50,6 +50,10 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         declines: false,
     }),
     nested: |confs| confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None),
+    explain: http::module::ModuleExplain::Exchange(|request, notes| {
+        let plan = plan(request)?;
+        http::explain::describe_direct(request, plan, notes)
+    }),
     ..HttpModule::EMPTY
 };
 
@@ -154,28 +158,30 @@ fn next_upstream(
 
 /// The content handler.
 fn tunnel(request: &mut Request) -> HandlerStep<'_> {
-    if request.method != Method::Connect {
-        return HandlerOutcome::Status(405).into();
+    match plan(request) {
+        Ok(plan) => HandlerStep::later(http::upstream::exchange_and_respond(request, plan)),
+        Err(outcome) => outcome.into(),
     }
-    HandlerStep::later(async move {
-        let conf = request.conf::<Conf>();
-        let Some(pass) = &conf.pass else {
-            return HandlerOutcome::Declined;
-        };
-        let target = match pass.target(request, b"") {
-            Ok(target) => target,
-            Err(status) => return HandlerOutcome::Status(status),
-        };
-        let plan = ExchangePlan {
-            settings: ProtocolSettings::<TunnelProtocol>::of(request),
-            target,
-            protocol: Box::new(TunnelCodec),
-            // What follows the head belongs to the tunnel; CONNECT has no content.
-            content: RequestContent::Dropped,
-            watch_client: true,
-            tag: connection_tag(request),
-        };
-        http::upstream::exchange_and_respond(request, plan).await
+}
+
+/// How to perform the exchange.
+fn plan(request: &mut Request) -> Result<ExchangePlan, HandlerOutcome> {
+    if request.method != Method::Connect {
+        return Err(HandlerOutcome::Status(405));
+    }
+    let conf = request.conf::<Conf>();
+    let Some(pass) = &conf.pass else {
+        return Err(HandlerOutcome::Declined);
+    };
+    let target = pass.target(request, b"").map_err(HandlerOutcome::Status)?;
+    Ok(ExchangePlan {
+        settings: ProtocolSettings::<TunnelProtocol>::of(request),
+        target,
+        protocol: Box::new(TunnelCodec),
+        // What follows the head belongs to the tunnel; CONNECT has no content.
+        content: RequestContent::Dropped,
+        watch_client: true,
+        tag: connection_tag(request),
     })
 }
 

@@ -56,6 +56,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         .volatile()
         .settable(set_reset),
     ],
+    explain: http::module::ModuleExplain::Aside(&["userid"]),
     ..HttpModule::EMPTY
 };
 

@@ -35,6 +35,10 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         declines: false,
     }),
     nested: |confs| confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None),
+    explain: http::module::ModuleExplain::Exchange(|request, notes| {
+        let settings = ProtocolSettings::<UwsgiProtocol>::of(request);
+        http::explain::describe_cached(request, &settings, &SOURCE, notes)
+    }),
     ..HttpModule::EMPTY
 };
 
@@ -179,6 +183,10 @@ struct UwsgiHead {
 }
 
 impl CgiHead for UwsgiHead {
+    fn read_params(head: &[u8]) -> Vec<(&[u8], &[u8])> {
+        proto::uwsgi::read_params(head)
+    }
+
     fn scheme(&self) -> &'static str {
         SCHEMES.for_tls(self.tls_host.is_some())
     }

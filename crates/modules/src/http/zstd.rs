@@ -34,6 +34,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         "The compression ratio achieved by Zstandard.",
     )
     .volatile()],
+    explain: http::module::ModuleExplain::Runs(&["zstd"]),
     ..HttpModule::EMPTY
 };
 
@@ -43,6 +44,7 @@ pub(crate) static STATIC: HttpModule = HttpModule {
     location: &STATIC_DIRECTIVES,
     phases: &[(HttpPhase::Content, serve)],
     enabled: |location| location.confs.get::<ZstdStaticConf>().mode != StaticMode::Off,
+    explain: http::module::ModuleExplain::ServesFiles(".zst"),
     ..HttpModule::EMPTY
 };
 

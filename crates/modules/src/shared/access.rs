@@ -115,10 +115,14 @@ impl AccessRules {
     /// What the first matching rule says. `None` when no rule covers this address, which is not the
     /// same as `Allow`: with `satisfy any` only an explicit `allow` grants access.
     pub(crate) fn action_for(&self, address: &SocketAddress) -> Option<AccessAction> {
-        self.rules
-            .iter()
-            .find(|rule| rule.addresses.includes(address))
-            .map(|rule| rule.action)
+        self.rule_for(address).map(|(_, action)| action)
+    }
+
+    /// The same with the number of the rule among those of its block.
+    pub(crate) fn rule_for(&self, address: &SocketAddress) -> Option<(usize, AccessAction)> {
+        let mut rules = self.rules.iter().enumerate();
+        let (number, rule) = rules.find(|(_, rule)| rule.addresses.includes(address))?;
+        Some((number, rule.action))
     }
 }
 

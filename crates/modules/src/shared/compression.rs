@@ -16,7 +16,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use http::response::Response;
-use http::response_body::{BodyChunk, BodyError, BodySource, ResponseBody};
+use http::response_body::{BodyChunk, BodyError, BodySource, EndWork, ResponseBody};
 use http::{FilterVerdict, Request};
 
 use proto::KnownField;
@@ -91,10 +91,16 @@ pub(crate) fn compress_response<C: ResponseCoding>(
     }
     let body = match compressed_copies::find_copy::<C>(request, conf) {
         Some(SharedCopy::Whole(copy)) => {
+            if let Some(end_work) = give_up_body(request) {
+                end_work(request);
+            }
             request.set_state(CompressedSizes::<C>::of_copy(&copy));
             ResponseBody::bytes(copy.bytes.clone())
         }
-        Some(SharedCopy::Following(fill)) => ResponseBody::stream(FollowedCopy::<C>::new(fill)),
+        Some(SharedCopy::Following(fill)) => {
+            let end_work = give_up_body(request);
+            ResponseBody::stream(FollowedCopy::<C>::new(fill, end_work))
+        }
         None => match compressed_alone::<C>(request, conf) {
             Some(body) => body,
             // The response is still correct without compression.
@@ -109,6 +115,15 @@ pub(crate) fn compress_response<C: ResponseCoding>(
     out.content_changes();
     out.body = body;
     FilterVerdict::Pass
+}
+
+/// Drops the body, in the place of which a copy is sent, and with it its cursor over a fetch. Returns what its producer has
+/// to do at the end all the same.
+fn give_up_body(request: &mut Request) -> Option<EndWork> {
+    match std::mem::take(&mut request.out.body) {
+        ResponseBody::Stream(source) => source.read_elsewhere(),
+        _ => None,
+    }
 }
 
 /// The body compressed for this client alone, as it is sent; `None` if there is no encoder.

@@ -11,6 +11,7 @@ pub(crate) fn respond_with_file(request: &mut Request, found: OpenFile) -> Handl
     let (length, modified) = (found.length(), found.modified());
     let location = request.site.location(request.location);
     let has_etag = location.core.etag;
+    // Only where a filter asks: it is a copy of seven numbers, and most locations send files as they are.
     if location.pipeline.identifies_content {
         let identity = FileIdentity::of(&found.metadata);
         request.out.identity = Some(ContentIdentity::File(identity));

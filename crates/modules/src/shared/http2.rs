@@ -184,6 +184,8 @@ impl<S: Http2Profile> Http2Exchange<S> {
         (self.length, self.remaining) = match announced {
             _ if is_empty => (ContentLength::None, None),
             Some(length) => (ContentLength::Known(length), Some(length)),
+            // The stream ends with its header: it is known that there is no content.
+            None if end => (ContentLength::Known(0), Some(0)),
             None => (ContentLength::Unknown, None),
         };
         Ok(HeadProgress::Complete(used))
@@ -350,6 +352,20 @@ impl<S: Http2Profile> UpstreamProtocol for Http2Exchange<S> {
             None => content,
         };
         Ok(())
+    }
+
+    fn shown_fields(&self, _: &[u8]) -> http::upstream::ShownFields {
+        let request = &self.request;
+        let pseudo = [
+            (":method", request.method.clone()),
+            (":scheme", request.scheme.into()),
+            (":authority", request.authority.clone()),
+            (":path", request.path.clone()),
+        ];
+        let pseudo = pseudo.into_iter().map(|(name, value)| (name.into(), value));
+        let fields = request.fields.iter();
+        let fields = fields.map(|(name, value)| (name.into(), value.into()));
+        pseudo.chain(fields).collect()
     }
 
     fn begin_request(&mut self, carried: Option<CarriedState>, out: &mut Vec<u8>) {

@@ -7,13 +7,15 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt::Display;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use bstr::BStr;
+use bstr::{BStr, ByteSlice};
 use conf::{
     Arity, Contexts, Diagnostic, Directive, DirectiveLine, Expression, RepeatRule, Setter,
     Variable, parse,
 };
 use host::error_log::LogLevel;
+use net::metrics::{MetricFamily, MetricSink};
 
 use super::ClientScope;
 use super::zones::{self, SharedZone, ZoneShards, ZoneState};
@@ -98,9 +100,30 @@ pub(crate) const fn status_variable<S: 'static>(
     Variable::new("limit_conn_status", get, doc).volatile()
 }
 
+/// What becomes of a request or session, in metrics.
+pub(crate) const OUTCOMES: [&str; 3] = ["passed", "refused", "refused_dry_run"];
+
+static METRICS: MetricFamily = MetricFamily::counter(
+    "weir_limit_conn_requests",
+    "Requests that a zone of limit_conn judged: passed, refused, or what they would have been.",
+);
+
+/// Tells what became of the requests of each zone.
+pub(crate) fn tell_metrics(zones: &ConnZones, sink: &mut dyn MetricSink) {
+    sink.family(&METRICS);
+    for (name, counters) in zones.states() {
+        for (outcome, count) in OUTCOMES.iter().zip(&counters.outcomes) {
+            let labels = [("zone", name.as_bytes()), ("outcome", outcome.as_bytes())];
+            sink.count(&labels, count.load(Relaxed));
+        }
+    }
+}
+
 /// The counters of a zone, shared by all loops.
 pub(crate) struct ConnCounters {
     size: u64,
+    /// What became of requests: see [`OUTCOMES`].
+    pub(crate) outcomes: [AtomicU64; OUTCOMES.len()],
     /// The key's source text. A reload that changes it is refused, because the counts under the old
     /// keys would mean something else.
     key: Box<[u8]>,
@@ -254,6 +277,12 @@ impl ConnZones {
         Ok(())
     }
 
+    /// The zones that have counters, with their names.
+    pub(crate) fn states(&self) -> impl Iterator<Item = (&BStr, &Arc<ConnCounters>)> {
+        let zones = self.0.iter();
+        zones.filter_map(|zone| Some((zone.name.as_bstr(), zone.state()?)))
+    }
+
     /// Makes the zones those that later configurations find.
     pub(crate) fn commit_states(&self, zones: &host::engine::ZoneRegistry, kind: &str) {
         for zone in &self.0 {
@@ -282,15 +311,20 @@ impl ConnLimitPolicy {
                 Ok(place) => places.push(place),
                 Err(why) => {
                     self.log_refusal(session, &limit.zone.name, why);
-                    let verdict = match self.dry_run {
-                        true => LimitConnStatus::RejectedDryRun,
-                        false => LimitConnStatus::Rejected,
+                    let (verdict, outcome) = match self.dry_run {
+                        true => (LimitConnStatus::RejectedDryRun, 2),
+                        false => (LimitConnStatus::Rejected, 1),
                     };
+                    counters.outcomes[outcome].fetch_add(1, Relaxed);
                     // Dropping `places` here returns what the earlier limits gave: a request that
                     // is not served must not count.
                     return Some((verdict, Vec::new()));
                 }
             }
+        }
+        for place in &places {
+            // Behind the lock of the slot, this is nothing.
+            place.counters.outcomes[0].fetch_add(1, Relaxed);
         }
         (!places.is_empty()).then_some((LimitConnStatus::Passed, places))
     }
@@ -399,9 +433,15 @@ impl ConnCounters {
     fn new(size: u64, key: &[u8]) -> ConnCounters {
         ConnCounters {
             size,
+            outcomes: Default::default(),
             key: key.into(),
             tables: ZoneShards::new(size, CounterTable::default),
         }
+    }
+
+    /// How many bytes are used.
+    pub(crate) fn used(&self) -> u64 {
+        self.tables.sum(|table| table.used)
     }
 
     /// Takes a place if fewer than `limit` are taken.

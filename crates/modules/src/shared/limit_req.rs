@@ -10,11 +10,32 @@ use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use base::lru::Lru;
+use conf::Expression;
 
-use super::zones::{ZoneShards, ZoneState};
+use super::zones::{SharedZone, ZoneShards, ZoneState};
 
 /// What becomes of a request, in metrics.
-pub(crate) const OUTCOMES: [&str; 3] = ["passed", "delayed", "refused"];
+pub(crate) const OUTCOMES: [&str; 5] = [
+    "passed",
+    "delayed",
+    "refused",
+    "delayed_dry_run",
+    "refused_dry_run",
+];
+
+/// The zones declared in `http`.
+#[derive(Clone, Default)]
+pub(crate) struct ReqZones(pub(crate) Vec<Arc<ReqZone>>);
+
+/// A zone as `limit_req_zone` declares it.
+pub(crate) type ReqZone = SharedZone<ReqZoneDeclaration, RequestBuckets>;
+
+/// What a zone counts by, and its rate.
+pub(crate) struct ReqZoneDeclaration {
+    pub(crate) key: Expression,
+    /// Thousandths of requests per second.
+    pub(crate) rate: u64,
+}
 
 /// One request, in a bucket's unit.
 pub(crate) const REQUEST: u64 = 1000;
@@ -102,6 +123,11 @@ impl RequestBuckets {
             outcomes: Default::default(),
             tables,
         }
+    }
+
+    /// How many bytes are used.
+    pub(crate) fn used(&self) -> u64 {
+        self.tables.sum(|table| table.used)
     }
 
     /// Tests whether one more request of `key` fits, and counts it if it does and `count` says so.

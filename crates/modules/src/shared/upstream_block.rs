@@ -5,13 +5,14 @@
 //! becomes the settings of a `net::upstream::UpstreamGroup` at its end, because servers and method can come
 //! in any order.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bstr::{BStr, BString, ByteSlice};
 use conf::{
-    AddressHost, BlockConfs, Contexts, Diagnostic, DirectiveLine, HostPort, TableSet, dispatch,
-    parse,
+    AddressHost, BlockConfs, Contexts, Diagnostic, DirectiveLine, HostPort, PathUse, TableSet,
+    dispatch, parse,
 };
 use net::resolver::Resolver;
 use net::upstream::{
@@ -21,8 +22,10 @@ use net::upstream::{
 };
 use net::upstream::{GroupSettings, StickySettings, lookup_configured};
 
+use super::upstream_state;
+
 /// The default port of a server.
-const DEFAULT_PORT: u16 = 80;
+pub(crate) const DEFAULT_PORT: u16 = 80;
 
 /// The minimum size of a zone: eight pages of 4 KB, as in nginx.
 const SMALLEST_ZONE: u64 = 8 * 4096;
@@ -85,6 +88,10 @@ pub(crate) struct GroupDraft {
     pub(crate) queue: Option<QueueSettings>,
     /// `sticky`.
     pub(crate) sticky: Option<StickySettings>,
+    /// `zone`.
+    pub(crate) zone: BString,
+    /// `state`: where the servers are kept, which are in `servers` already.
+    pub(crate) state_file: Option<PathBuf>,
     /// `resolver`.
     pub(crate) resolver: Option<Arc<Resolver>>,
     /// `resolver_timeout`; zero if not set.
@@ -132,7 +139,13 @@ impl GroupDraft {
             .nodes()
             .iter()
             .any(|node| node.name.is("server"));
-        if !has_lines && !chosen {
+        if has_lines && self.state_file.is_some() {
+            return Err(line.error_after_block(
+                "\"server\" and \"state\" cannot both be inside upstream: the file has the servers",
+            ));
+        }
+        // With a file the group may be empty until somebody adds a server.
+        if !has_lines && !chosen && self.state_file.is_none() {
             return Err(line.error_after_block("no servers are inside upstream"));
         }
         let name = line.text(0);
@@ -147,6 +160,8 @@ impl GroupDraft {
         settings.balance = self.balance;
         settings.keepalive = keepalive;
         settings.queue = self.queue;
+        settings.zone = self.zone;
+        settings.state_file = self.state_file;
         settings.sticky = self.sticky;
         settings.resolver = self.resolver;
         settings.resolver_timeout =
@@ -178,6 +193,35 @@ pub(crate) fn read_block<R: 'static>(
     let mut settings = draft.into_settings(line, chooser.is_some())?;
     settings.chooser = chooser.map(AnyChooser::new);
     Ok(settings)
+}
+
+/// Reads `state file`: the servers are in the file, where the API keeps them.
+pub(crate) fn read_state(
+    draft: &mut GroupDraft,
+    line: &mut DirectiveLine,
+) -> Result<(), Diagnostic> {
+    let path = line.prefix_path(PathUse::Opened, line.arg(0));
+    // The worker replaces the file, for which it needs the folder.
+    if let Some(folder) = path.parent() {
+        line.level.build.in_prefix(PathUse::Write, folder);
+    }
+    // Also for a file that cannot be read: that the group has no servers then is no second error.
+    draft.state_file = Some(path.clone());
+    // The file may have changed, whatever the rest of the configuration did.
+    line.must_read_all();
+    match line.files().read(&path) {
+        // Nothing was added yet.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => {
+            let errno = base::text::errno_text(&error);
+            return Err(line.error_at(0, format!("cannot read \"{}\": {errno}", path.display())));
+        }
+        Ok(content) => {
+            draft.servers = upstream_state::read_servers(&content)
+                .map_err(|wrong| line.error_at(0, format!("{wrong} of {}", path.display())))?;
+        }
+    }
+    Ok(())
 }
 
 /// Reads `server address [parameters]`.
@@ -389,9 +433,15 @@ fn metric(text: &[u8], times: &[(&str, TimeMetric)]) -> Option<TimeMetric> {
         .map(|&(_, metric)| metric)
 }
 
-/// Checks `zone name [size]`. There is nothing else to do: all loops are threads of one process, so
-/// every group is shared already.
-pub(crate) fn check_zone(line: &DirectiveLine) -> Result<(), Diagnostic> {
+/// Reads `zone name [size]`. It is a name and no more: all loops are threads of one process, so every group is shared
+/// already.
+pub(crate) fn read_zone(draft: &mut GroupDraft, line: &DirectiveLine) -> Result<(), Diagnostic> {
+    check_zone(line)?;
+    draft.zone = line.text(0).to_owned();
+    Ok(())
+}
+
+fn check_zone(line: &DirectiveLine) -> Result<(), Diagnostic> {
     let name = line.text(0);
     if name.is_empty() {
         return Err(line.error_at(0, format!("invalid zone name \"{name}\"")));

@@ -30,12 +30,27 @@ pub(crate) const fn zone(contexts: Contexts) -> Directive<GroupDraft> {
     row(
         "zone",
         "name [size]",
-        "Accepted. The state of a group is always shared by all event loops and kept across reloads.",
+        "A name for `api` to show. The state of a group is always shared by all event loops and kept across reloads.",
         contexts,
-        Setter::Custom(Arity::between(1, 2), RepeatRule::Once, |_, line| {
-            upstream_block::check_zone(line)
+        Setter::Custom(Arity::between(1, 2), RepeatRule::Once, |draft, line| {
+            upstream_block::read_zone(draft, line)
         }),
     )
+}
+
+/// `state`.
+pub(crate) const fn state(contexts: Contexts) -> Directive<GroupDraft> {
+    Directive {
+        name: "state",
+        syntax: "file",
+        default: None,
+        contexts,
+        since: "0.2",
+        doc: "Keeps the servers of the group in a file instead of in `server` lines: what `api` adds, changes and removes \
+              is written there, and is there after a reload or a restart. The file need not exist at first. The worker's \
+              user must be able to write to its folder.",
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, upstream_block::read_state),
+    }
 }
 
 /// `hash`: the same mapping as nginx's, so that keys stay where they are after a migration.

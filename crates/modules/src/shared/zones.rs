@@ -110,6 +110,13 @@ impl<T> ZoneShards<T> {
     }
 }
 
+impl<T> ZoneShards<T> {
+    /// The sum of a number of all shards.
+    pub(crate) fn sum(&self, number: impl Fn(&T) -> u64) -> u64 {
+        self.parts.iter().map(|part| number(&part.lock())).sum()
+    }
+}
+
 impl<D, S> SharedZone<D, S> {
     /// The declaration; `None` until its line has been read. [`report_undeclared`] guarantees one afterwards.
     pub(crate) fn declared(&self) -> Option<&D> {

@@ -5,6 +5,7 @@ mod client_scope;
 mod geo;
 mod geoip;
 mod geoip2;
+mod keyval;
 mod limit_conn;
 mod log;
 mod map;
@@ -16,6 +17,7 @@ mod set;
 mod split_clients;
 mod ssl;
 mod ssl_preread;
+mod status_zone;
 mod upstream;
 
 /// All modules. Their order is that of the handlers within a phase, so moving one changes
@@ -25,12 +27,15 @@ pub static MODULES: &[&::stream::StreamModule] = &[
     &ssl::MODULE,
     // Variables.
     &map::MODULE,
+    &keyval::MODULE,
     &geo::MODULE,
     &geoip::MODULE,
     &geoip2::MODULE,
     &split_clients::MODULE,
     // Groups of servers.
     &upstream::MODULE,
+    // What is counted: before anything can end a session.
+    &status_zone::MODULE,
     // The client's address.
     &realip::MODULE,
     // Limits.

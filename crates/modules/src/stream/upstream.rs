@@ -76,6 +76,7 @@ static BLOCK: DirectiveTable<GroupDraft> = DirectiveTable::new(&[
         Setter::Custom(Arity::at_least(1), RepeatRule::Many, server),
     ),
     upstream_block_rows::zone(STREAM_UPSTREAM),
+    upstream_block_rows::state(STREAM_UPSTREAM),
     upstream_block_rows::hash(STREAM_UPSTREAM),
     upstream_block_rows::least_conn(
         STREAM_UPSTREAM,

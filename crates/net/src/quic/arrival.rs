@@ -34,12 +34,17 @@ pub(super) struct ArrivalState {
 }
 
 impl ArrivalState {
-    pub(super) fn new(id: Vec<u8>, incoming: Incoming, collector: HelloCollector) -> ArrivalState {
+    pub(super) fn new(
+        id: Vec<u8>,
+        incoming: Incoming,
+        collector: HelloCollector,
+        hello: HelloProgress,
+    ) -> ArrivalState {
         ArrivalState {
             id,
             incoming: RefCell::new(Some(incoming)),
             collector: RefCell::new(collector),
-            hello: RefCell::new(HelloProgress::Partial),
+            hello: RefCell::new(hello),
             waker: Cell::default(),
         }
     }
@@ -57,6 +62,17 @@ impl ArrivalState {
             return;
         }
         let progress = self.collector.borrow_mut().take_datagram(datagram);
+        self.note_progress(progress);
+    }
+
+    /// Waits no longer for a hello that is not complete.
+    pub(super) fn give_up(&self) {
+        if *self.hello.borrow() == HelloProgress::Partial {
+            self.note_progress(HelloProgress::Broken);
+        }
+    }
+
+    fn note_progress(&self, progress: HelloProgress) {
         if progress == HelloProgress::Partial {
             return;
         }
@@ -66,7 +82,10 @@ impl ArrivalState {
         }
     }
 
-    fn poll_hello(&self, context: &Context<'_>) -> Poll<Result<Box<ReceivedHello>, HandshakeError>> {
+    fn poll_hello(
+        &self,
+        context: &Context<'_>,
+    ) -> Poll<Result<Box<ReceivedHello>, HandshakeError>> {
         match &*self.hello.borrow() {
             HelloProgress::Complete(message) => Poll::Ready(ReceivedHello::of_message(message)),
             HelloProgress::Broken => Poll::Ready(Err(HandshakeError::NotTls)),

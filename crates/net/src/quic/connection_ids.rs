@@ -103,7 +103,10 @@ impl QuicSecret {
     /// The name under which a process takes datagrams from others.
     pub(super) fn process_name(&self, process: u32) -> String {
         let name = derive(&self.0, &[b"process", &process.to_be_bytes()[..]].concat());
-        let hex: String = name[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex: String = name[..16]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         format!("weir-quic-{hex}")
     }
 }

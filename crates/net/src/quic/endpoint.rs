@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use base::{ErrnoText, NumberMap};
 use bytes::BytesMut;
@@ -18,15 +19,18 @@ use quinn_proto::{
     EndpointEvent, Incoming, ServerConfig, Transmit,
 };
 use rt::net::{
-    DatagramBuffers, BatchedUdpSocket, OutgoingDatagrams, IncomingDatagram, SocketAddress,
+    BatchedUdpSocket, DatagramBuffers, IncomingDatagram, OutgoingDatagrams, SocketAddress,
 };
 
 use super::arrival::{ArrivalState, QuicArrival};
-use super::connection_ids::{IdCipher, IdIssuer, IdOwner, QuicSecret, destination_id, this_process};
+use super::connection_ids::{
+    IdCipher, IdIssuer, IdOwner, QuicSecret, destination_id, this_process,
+};
 use super::handshake_crypto::{HandshakeCrypto, VERSION};
 use super::initial_hello::HelloCollector;
 use super::link::ConnectionLink;
 use super::loops::{self, ForwardedDatagram};
+use super::socket_advice;
 
 /// How many clients may be in their handshakes, or before them, until new ones have to prove their address (Retry, RFC
 /// 9000, section 8.1.2): an attacker with forged addresses costs no handshakes then.
@@ -38,6 +42,9 @@ const ARRIVAL_LIMIT: usize = 1024;
 /// How much may arrive of one client while its settings are chosen, and of all, in bytes.
 const EARLY_BYTES: u64 = 64 * 1024;
 const EARLY_BYTES_OF_ALL: u64 = 4 << 20;
+
+/// How often it is looked whether a stuck loop has recovered.
+const RESCUE_CHECK: Duration = Duration::from_millis(20);
 
 rt::local! {
     /// The memory that all endpoints of this loop receive into.
@@ -51,6 +58,8 @@ pub struct QuicEndpointSettings {
     pub retry: bool,
     /// Whether the system divides large sends into datagrams (`quic_gso`).
     pub segments: bool,
+    /// Whether the kernel chooses the loop's socket by connection id (`quic_bpf`).
+    pub steers: bool,
     /// What ids and tokens are made with.
     pub secret: QuicSecret,
 }
@@ -125,6 +134,10 @@ impl QuicEndpoint {
         let socket = BatchedUdpSocket::from_fd(socket, settings.segments)?;
         let owner = loops::next_owner();
         let ids = settings.secret.id_cipher();
+        socket_advice::prepare_socket(&socket, &spec, &log);
+        if settings.steers && spec.options.reuse_port {
+            socket_advice::steer(&socket, &ids, &spec, &log);
+        }
         let issuer = IdIssuer {
             cipher: ids.clone(),
             owner,
@@ -190,10 +203,34 @@ impl QuicEndpoint {
         }
     }
 
+    /// Reads the socket of another loop, which is stuck, while `still` returns true: new clients are taken here, and the
+    /// other's datagrams wait in its inbox.
+    pub fn read_for(
+        self: &Rc<Self>,
+        socket: OwnedFd,
+        still: Rc<dyn Fn() -> bool>,
+    ) -> io::Result<()> {
+        let socket = BatchedUdpSocket::from_fd(socket, false)?;
+        let endpoint = Rc::clone(self);
+        rt::spawn_named("quic in another loop's place", async move {
+            while still() && endpoint.is_accepting.get() {
+                let received = std::future::poll_fn(|context| endpoint.receive(&socket, context));
+                // The timeout is what ends this task when nothing arrives any more.
+                if let Ok(Err(error)) = rt::timeout(RESCUE_CHECK, received).await
+                    && !is_of_datagram(&error)
+                {
+                    return;
+                }
+            }
+        });
+        Ok(())
+    }
+
     /// The socket is another process's from now on: what is for connections here comes from there.
     pub(super) fn stop_reading(&self) {
         self.is_reading.set(false);
         self.is_accepting.set(false);
+        loops::stop_accepting(self.owner);
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -203,10 +240,14 @@ impl QuicEndpoint {
     // -- datagrams --
 
     /// Takes what has arrived on the socket.
-    fn receive(self: &Rc<Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn receive(
+        self: &Rc<Self>,
+        socket: &BatchedUdpSocket,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
         BUFFERS.with_borrow_mut(|buffers| {
             let buffers = buffers.get_or_insert_with(DatagramBuffers::new);
-            std::task::ready!(self.socket.poll_receive(context, buffers))?;
+            std::task::ready!(socket.poll_receive(context, buffers))?;
             for datagram in buffers.datagrams() {
                 self.route(&datagram);
             }
@@ -229,7 +270,9 @@ impl QuicEndpoint {
             Some(_) => self.take_datagram(datagram),
             None if self.is_accepting.get() || self.knows(id) => self.take_datagram(datagram),
             // A new client, and a socket that is only read for old ones.
-            None => loops::forward_new(self, datagram),
+            None if loops::forward_new(self, datagram) => {}
+            // Nobody does: the client is told.
+            None => self.take_datagram(datagram),
         }
     }
 
@@ -279,12 +322,7 @@ impl QuicEndpoint {
         is_needed && !incoming.remote_address_validated() && incoming.may_retry()
     }
 
-    fn take_client(
-        self: &Rc<Self>,
-        incoming: Incoming,
-        datagram: &[u8],
-        answer: &mut Vec<u8>,
-    ) {
+    fn take_client(self: &Rc<Self>, incoming: Incoming, datagram: &[u8], answer: &mut Vec<u8>) {
         if !self.is_accepting.get() {
             let transmit = self.core.borrow_mut().refuse(incoming, answer);
             self.send(&transmit, answer);
@@ -303,13 +341,18 @@ impl QuicEndpoint {
         };
         let full = self.arrivals.borrow().len() >= ARRIVAL_LIMIT;
         let collector = HelloCollector::new(&quinn_proto::ConnectionId::new(&id));
-        let Some(collector) = collector.filter(|_| !full) else {
+        let Some(mut collector) = collector.filter(|_| !full) else {
             return self.core.borrow_mut().ignore(incoming);
         };
-        let state = Rc::new(ArrivalState::new(id.clone(), incoming, collector));
+        let progress = collector.take_datagram(datagram);
+        // Noise must not take the place of clients.
+        if !collector.is_authentic() {
+            return self.core.borrow_mut().ignore(incoming);
+        }
+        let state = ArrivalState::new(id.clone(), incoming, collector, progress);
+        let state = Rc::new(state);
         self.arrivals.borrow_mut().insert(id, Rc::clone(&state));
         self.half_open.set(self.half_open.get() + 1);
-        state.take_datagram(datagram);
         (self.take)(QuicArrival::new(Rc::clone(self), state));
     }
 
@@ -462,12 +505,6 @@ impl QuicEndpoint {
     }
 }
 
-impl Drop for QuicEndpoint {
-    fn drop(&mut self) {
-        loops::unregister(self.owner);
-    }
-}
-
 /// A number for a handle: the library reuses them.
 fn key_of(handle: ConnectionHandle) -> u64 {
     handle.0 as u64
@@ -495,13 +532,34 @@ impl Drop for AcceptingGuard {
     fn drop(&mut self) {
         if let Some(endpoint) = self.0.upgrade() {
             endpoint.is_accepting.set(false);
+            loops::stop_accepting(endpoint.owner);
+            // Those who have not said yet what they want would be waited for.
+            for state in endpoint.arrivals.borrow().values() {
+                state.give_up();
+            }
             endpoint.wake_reader();
         }
     }
 }
 
+/// Ends the connections with the task that reads: they and their endpoint own each other, and a socket that is open and not
+/// read would swallow what is meant for others.
+struct ReadingGuard(Rc<QuicEndpoint>);
+
+impl Drop for ReadingGuard {
+    fn drop(&mut self) {
+        let endpoint = &self.0;
+        loops::unregister(endpoint.owner);
+        // Out of their cells first: what is dropped may look into them.
+        let connections = endpoint.connections.take();
+        let (dirty, later) = (endpoint.dirty.take(), endpoint.later.take());
+        drop((connections, dirty, later));
+    }
+}
+
 /// Reads the socket for as long as new clients are taken or there are connections.
 async fn read(endpoint: Rc<QuicEndpoint>) {
+    let _ends_them = ReadingGuard(Rc::clone(&endpoint));
     std::future::poll_fn(|context| {
         *endpoint.reader.borrow_mut() = Some(context.waker().clone());
         endpoint.resume(context);
@@ -512,7 +570,7 @@ async fn read(endpoint: Rc<QuicEndpoint>) {
             return Poll::Pending;
         }
         loop {
-            match endpoint.receive(context) {
+            match endpoint.receive(&endpoint.socket, context) {
                 Poll::Ready(Ok(())) => {}
                 // An error of a UDP socket is one of a datagram that was sent (ICMP), and is reported once.
                 Poll::Ready(Err(error)) if is_of_datagram(&error) => {}
@@ -529,7 +587,6 @@ async fn read(endpoint: Rc<QuicEndpoint>) {
         }
     })
     .await;
-    loops::unregister(endpoint.owner);
 }
 
 /// Whether an error of the socket concerns a datagram and not the socket.

@@ -30,6 +30,7 @@ pub(super) struct HelloCollector {
     keys: Keys,
     id: Vec<u8>,
     pieces: Vec<(usize, Vec<u8>)>,
+    is_authentic: bool,
 }
 
 /// What is known of a hello.
@@ -51,7 +52,13 @@ impl HelloCollector {
             keys: initial.initial_keys(VERSION, id).ok()?,
             id: id.to_vec(),
             pieces: Vec::new(),
+            is_authentic: false,
         })
+    }
+
+    /// Whether it has taken a packet that was made with the keys: what has no such packet is no client.
+    pub(super) fn is_authentic(&self) -> bool {
+        self.is_authentic
     }
 
     /// Takes a datagram. What is no Initial packet of this client is ignored.
@@ -60,9 +67,11 @@ impl HelloCollector {
         while let Some((packet, number_at, behind)) = self.next_initial(rest) {
             rest = behind;
             let mut packet = packet.to_vec();
-            if let Some(payload) = self.decrypt(&mut packet, number_at)
-                && self.take_frames(&payload).is_none()
-            {
+            let Some(payload) = self.decrypt(&mut packet, number_at) else {
+                continue;
+            };
+            self.is_authentic = true;
+            if self.take_frames(&payload).is_none() {
                 return HelloProgress::Broken;
             }
         }

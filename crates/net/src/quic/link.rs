@@ -182,7 +182,9 @@ impl ConnectionLink {
         }
         *self.closed.borrow_mut() = Some(why);
         if !self.is_connected.get() {
-            self.endpoint.half_open.set(self.endpoint.half_open.get() - 1);
+            self.endpoint
+                .half_open
+                .set(self.endpoint.half_open.get() - 1);
         }
         let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
         for waker in waiting.into_values() {
@@ -228,7 +230,9 @@ impl ConnectionLink {
             match event {
                 Event::Connected => {
                     if !self.is_connected.replace(true) && self.closed.borrow().is_none() {
-                        self.endpoint.half_open.set(self.endpoint.half_open.get() - 1);
+                        self.endpoint
+                            .half_open
+                            .set(self.endpoint.half_open.get() - 1);
                     }
                     self.wake(WaitingFor::Handshake);
                 }
@@ -273,10 +277,7 @@ impl ConnectionLink {
         let segments = self.endpoint.most_segments().min(MOST_SEGMENTS);
         for _ in 0..MOST_SENDS {
             buffer.clear();
-            let sent = self
-                .core
-                .borrow_mut()
-                .poll_transmit(now, segments, buffer);
+            let sent = self.core.borrow_mut().poll_transmit(now, segments, buffer);
             let Some(transmit) = sent else {
                 return self.settle();
             };

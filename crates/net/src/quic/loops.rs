@@ -15,6 +15,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,6 +47,8 @@ struct KnownEndpoint {
     owner: IdOwner,
     address: ListenAddress,
     handle: rt::LoopHandle,
+    /// It takes new clients.
+    is_accepting: bool,
     /// Datagrams that are in the loop's inbox.
     waiting: Arc<AtomicUsize>,
 }
@@ -89,8 +92,18 @@ pub(super) fn register(endpoint: &Rc<QuicEndpoint>) {
         owner: endpoint.owner,
         address: endpoint.spec().address.clone(),
         handle: rt::handle(),
+        is_accepting: true,
         waiting: Arc::default(),
     });
+}
+
+/// An endpoint takes no new clients any more.
+pub(super) fn stop_accepting(owner: IdOwner) {
+    let mut endpoints = ENDPOINTS.lock();
+    let known = endpoints.iter_mut().find(|known| known.owner == owner);
+    if let Some(known) = known {
+        known.is_accepting = false;
+    }
 }
 
 /// Takes an endpoint out.
@@ -114,15 +127,13 @@ pub(super) fn forward(
     post(|known| known.owner == owner, datagram)
 }
 
-/// Passes a new client's datagram on to an endpoint of this address that takes new clients.
-pub(super) fn forward_new(from: &QuicEndpoint, datagram: &IncomingDatagram<'_>) {
-    let owner = from.owner;
+/// Passes a new client's datagram on to an endpoint of this address that takes new clients. `false`: there is none.
+pub(super) fn forward_new(from: &QuicEndpoint, datagram: &IncomingDatagram<'_>) -> bool {
     let address = &from.spec().address;
-    // If there is none the client gets no answer, as if nobody listened: another process may.
     post(
-        |known| known.owner != owner && known.address == *address,
+        |known| known.is_accepting && known.address == *address,
         datagram,
-    );
+    )
 }
 
 fn post(wanted: impl Fn(&KnownEndpoint) -> bool, datagram: &IncomingDatagram<'_>) -> bool {
@@ -215,6 +226,21 @@ pub fn serve_other_processes(secret: &QuicSecret) -> io::Result<()> {
         }
     });
     Ok(())
+}
+
+/// Reads the socket of another loop of this process, which is stuck, in its place: see [`QuicEndpoint::read_for`].
+pub fn receive_for_stuck_loop(
+    socket: OwnedFd,
+    address: &ListenAddress,
+    still: &Rc<dyn Fn() -> bool>,
+) -> io::Result<()> {
+    let own = OWN.with_borrow(Vec::clone);
+    let mut own = own.iter().filter_map(Weak::upgrade);
+    let endpoint = own.find(|own| own.is_accepting.get() && own.spec().address == *address);
+    match endpoint {
+        Some(endpoint) => endpoint.read_for(socket, Rc::clone(still)),
+        None => Ok(()),
+    }
 }
 
 /// Changes the settings of this loop's endpoints after a reload; `settings` are those of an address, if it has some.

@@ -26,19 +26,22 @@ mod arrival;
 mod connection;
 mod connection_ids;
 mod endpoint;
+mod frames;
 mod handshake_crypto;
 mod initial_hello;
-mod frames;
 mod link;
 mod loops;
 mod path_proof;
 mod settings;
+mod socket_advice;
 mod stream;
 
 pub use arrival::QuicArrival;
 pub use connection::{QuicClosed, QuicConnection};
 pub use connection_ids::QuicSecret;
 pub use endpoint::{QuicEndpoint, QuicEndpointSettings, QuicListener};
-pub use loops::{hand_over_datagrams, serve_other_processes, update_endpoints};
+pub use loops::{
+    hand_over_datagrams, receive_for_stuck_loop, serve_other_processes, update_endpoints,
+};
 pub use settings::{CongestionControl, QuicTransport};
 pub use stream::{QuicReceiveStream, QuicReceived, QuicSendStream, QuicStreamError};

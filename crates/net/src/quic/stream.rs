@@ -122,12 +122,7 @@ impl QuicSendStream {
         if let Some(closed) = self.connection.closed() {
             return Err(QuicStreamError::Closed(closed));
         }
-        let finished = self
-            .link()
-            .core
-            .borrow_mut()
-            .send_stream(self.id)
-            .finish();
+        let finished = self.link().core.borrow_mut().send_stream(self.id).finish();
         self.link().mark_dirty();
         finished.map_err(|error| match error {
             quinn_proto::FinishError::Stopped(code) => QuicStreamError::Stopped(code.into_inner()),

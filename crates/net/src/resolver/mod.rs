@@ -8,6 +8,7 @@
 //! configured but an upstream's name has to be resolved, the system's settings are used, `/etc/hosts` among them.
 
 mod case_randomization;
+mod counters;
 pub mod directives;
 mod dns_client;
 mod error;
@@ -29,6 +30,7 @@ use host::error_log::{LogLevel, Logger, MainLog};
 use rt::sync::remote_oneshot::{RemoteReceiver, RemoteSender, channel};
 
 use case_randomization::ServerCaseSupport;
+pub use counters::{REQUEST_KINDS, RESPONSE_KINDS, ResolverCounters, resolver_zones};
 pub use directives::ResolverConf;
 pub use error::ResolveError;
 use message::{DnsAnswer, RecordType, SrvRecord};
@@ -66,6 +68,8 @@ pub struct Resolver {
     asked: AtomicUsize,
     /// Counts answers from the cache: the addresses of a name take turns.
     rotation: AtomicUsize,
+    /// The counters of its `status_zone`.
+    counters: Option<Arc<ResolverCounters>>,
 }
 
 /// A server that a SRV record names.
@@ -127,7 +131,9 @@ struct ResolvedName {
 impl Resolver {
     /// A resolver with an empty cache. Errors of the DNS servers go to `log`.
     pub fn new(settings: ResolverSettings, log: Logger) -> Arc<Resolver> {
+        let zone = settings.status_zone.as_deref();
         Arc::new(Resolver {
+            counters: zone.map(ResolverCounters::of_zone),
             cases: ServerCaseSupport::new(settings.servers.len()),
             settings,
             log,
@@ -476,6 +482,13 @@ async fn run_lookup(resolver: Arc<Resolver>, key: LookupKey) {
         armed: true,
     };
     let name: &BStr = key.name.as_bstr();
+    let counters = resolver.counters.as_deref();
+    if let Some(counters) = counters {
+        counters.count_request(match key.want {
+            LookupKind::Addresses => 0,
+            LookupKind::Services => 1,
+        });
+    }
     let known = match dns_client::query_servers(&resolver, name, resolver.kinds(key.want), || {
         resolver.is_wanted(&key)
     })
@@ -488,6 +501,9 @@ async fn run_lookup(resolver: Arc<Resolver>, key: LookupKey) {
             remembered: false,
         },
     };
+    if let Some(counters) = counters {
+        counters.count_response(known.outcome.as_ref().err().copied());
+    }
     // Before the answer is stored: from then on, the entry may belong to the next question.
     guard.armed = false;
     resolver.publish_answer(&key, known);

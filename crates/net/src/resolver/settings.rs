@@ -35,6 +35,8 @@ pub struct ResolverSettings {
     pub ipv6: bool,
     /// Names in lower case that are answered without DNS, IPv4 first. Only the system's resolver has any.
     pub hosts: HashMap<BString, Vec<IpAddr>>,
+    /// The zone under whose name it counts (`status_zone=`).
+    pub status_zone: Option<String>,
 }
 
 impl Default for ResolverSettings {
@@ -46,6 +48,7 @@ impl Default for ResolverSettings {
             ipv4: true,
             ipv6: true,
             hosts: HashMap::new(),
+            status_zone: None,
         }
     }
 }
@@ -73,9 +76,9 @@ impl ResolverSettings {
                 Some((b"ipv6", text)) => {
                     settings.ipv6 = conf::parse::flag(text).ok_or_else(invalid)?
                 }
-                // Statistics for the API of commercial nginx. Accepted and ignored, so that its configurations
-                // load.
-                Some((b"status_zone", _)) => {}
+                Some((b"status_zone", zone)) if !zone.is_empty() => {
+                    settings.status_zone = Some(zone.to_str_lossy().into_owned());
+                }
                 _ => settings.add_server(line, index)?,
             }
         }

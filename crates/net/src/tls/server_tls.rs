@@ -40,7 +40,10 @@ pub struct ServerTls {
 
 impl ServerTls {
     /// The settings for QUIC, with these ALPN protocols: always the same, which its configuration says.
-    pub fn quic_settings(&self, protocols: impl FnOnce() -> Vec<Vec<u8>>) -> Option<&ServerSettings> {
+    pub fn quic_settings(
+        &self,
+        protocols: impl FnOnce() -> Vec<Vec<u8>>,
+    ) -> Option<&ServerSettings> {
         let settings = self.settings.as_ref()?;
         Some(self.quic.get_or_init(|| settings.with_quic(protocols())))
     }

@@ -630,9 +630,7 @@ impl TlsSession {
     fn with_chain<R>(&self, f: impl FnOnce(&[CertificateDer<'_>]) -> R) -> Option<R> {
         match &self.state {
             TlsCarrier::Records(state) => state.borrow().tls.peer_certificates().map(f),
-            TlsCarrier::Quic { agreed, .. } => {
-                (!agreed.chain.is_empty()).then(|| f(&agreed.chain))
-            }
+            TlsCarrier::Quic { agreed, .. } => (!agreed.chain.is_empty()).then(|| f(&agreed.chain)),
         }
     }
 

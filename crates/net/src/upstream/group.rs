@@ -56,16 +56,8 @@ impl UpstreamGroup {
         let state = zones.get_or_create(&self.settings.state_key(), GroupState::new);
         // A group that is in use already keeps the state it has: two would each allow `max_conns`.
         if self.state.set(state.clone()).is_ok() {
-            let group = zones.group().place();
-            let mut own = std::borrow::Cow::Borrowed(&self.settings);
-            if group.count > 1 {
-                // Each worker group counts for itself, and the server must not get more than it can take.
-                for server in &mut own.to_mut().servers {
-                    let part = group.part_of(u64::from(server.max_conns));
-                    server.max_conns = u32::try_from(part).unwrap_or(u32::MAX);
-                }
-            }
-            state.configure(&own, zones.loops());
+            state.set_place(zones.group().place());
+            state.configure(&self.settings, zones.loops());
         }
     }
 }

@@ -3,6 +3,7 @@
 //! One lock guards it. It is held for the length of one choice and never across a wait, so loops contend for
 //! microseconds at most.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,14 +12,17 @@ use std::time::Duration;
 
 use base::sync::{Mutex, MutexGuard};
 use bstr::BString;
+use host::worker_group::WorkerGroup;
 
 use super::balance::{
     AfterHead, BalanceMethod, GroupBalancer, PickState, RequestObserver, RoundRobin,
 };
 use super::idle::IdlePool;
 use super::lease::{LeaseObservation, PeerLease};
-use super::outcome::{NoPeer, PeerOutcome, ReleasedPeer, UpstreamTimes};
-use super::peer::{PeerHealth, PeerStatus, UpstreamPeer, milliseconds, moving_average, now_ms};
+use super::outcome::{NoPeer, PeerOutcome, PeerTraffic, ReleasedPeer, UpstreamTimes};
+use super::peer::{
+    PeerHealth, PeerLoad, PeerStatus, UpstreamPeer, milliseconds, moving_average, now_ms,
+};
 use super::peer_list::{PeerList, PeerRound, next_id};
 use super::queue::WaitQueue;
 use super::server::{NameToResolve, ResolvedAddress, UpstreamServer};
@@ -27,6 +31,13 @@ use super::sticky::{CreateSession, StickyMethod, StickySessions};
 
 /// The most addresses of one name in a group.
 const MAX_RESOLVED: usize = 1024;
+
+/// The most servers that a group can be given while the server runs, those of the configuration included.
+const MAX_SERVERS: usize = 16_384;
+
+/// The group has as many servers as it can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyServers;
 
 /// The state of a group.
 pub struct GroupState {
@@ -42,6 +53,13 @@ pub struct GroupState {
 /// The part under the lock.
 pub(super) struct LockedState {
     servers: Vec<UpstreamServer>,
+    /// The number of each server, for those who change them. None is given twice while the configuration stays.
+    ids: Vec<u32>,
+    next_id: u32,
+    /// This process among those that the server consists of: each has its part of `max_conns`.
+    place: WorkerGroup,
+    /// Peers that are gone, and have requests under way.
+    gone: Vec<Arc<PeerLoad>>,
     /// The addresses of names that are resolved at run time, by [`NameToResolve::key`].
     resolved: HashMap<(BString, BString), Vec<ResolvedAddress>>,
     method: Option<Arc<dyn BalanceMethod>>,
@@ -57,6 +75,10 @@ impl GroupState {
         GroupState {
             locked: Mutex::new(LockedState {
                 servers: Vec::new(),
+                ids: Vec::new(),
+                next_id: 0,
+                place: WorkerGroup::ALONE,
+                gone: Vec::new(),
                 resolved: HashMap::new(),
                 method: None,
                 observer: None,
@@ -87,6 +109,8 @@ impl GroupState {
         // Addresses of names that are still configured stay usable until the new configuration's first lookup.
         locked.resolved.retain(|key, _| named.contains(key));
         locked.servers.clone_from(&settings.servers);
+        locked.next_id = u32::try_from(locked.servers.len()).unwrap_or(u32::MAX);
+        locked.ids = (0..locked.next_id).collect();
         locked.queue = settings.queue;
         locked.method.clone_from(&settings.balance);
         locked.observer = settings.method().observer();
@@ -94,6 +118,91 @@ impl GroupState {
         self.publish_tries(&locked);
         // The new servers may be free for requests that wait.
         self.grant_waiting(&mut locked);
+    }
+
+    /// Says which part of the server this process is. Before [`GroupState::configure`].
+    pub(super) fn set_place(&self, place: WorkerGroup) {
+        self.lock().place = place;
+    }
+
+    /// The servers as they are now, each with its number.
+    pub fn servers(&self) -> Vec<(u32, UpstreamServer)> {
+        let locked = self.lock();
+        let ids = locked.ids.iter().copied();
+        ids.zip(locked.servers.iter().cloned()).collect()
+    }
+
+    /// Adds a server, and returns its number. Requests that wait may get it at once.
+    pub fn add_server(self: &Arc<Self>, server: UpstreamServer) -> Result<u32, TooManyServers> {
+        let mut locked = self.lock();
+        if locked.servers.len() >= MAX_SERVERS || locked.next_id == u32::MAX {
+            return Err(TooManyServers);
+        }
+        let id = locked.next_id;
+        locked.next_id += 1;
+        locked.servers.push(server);
+        locked.ids.push(id);
+        self.servers_changed(locked);
+        Ok(id)
+    }
+
+    /// Puts a server in the place of the one with this number, which keeps its counters if its address stays. `false`:
+    /// there is none.
+    pub fn replace_server(self: &Arc<Self>, id: u32, server: UpstreamServer) -> bool {
+        let mut locked = self.lock();
+        let Some(at) = locked.ids.iter().position(|known| *known == id) else {
+            return false;
+        };
+        locked.servers[at] = server;
+        self.servers_changed(locked);
+        true
+    }
+
+    /// Removes a server. What is under way there goes on. `false`: there is none.
+    pub fn remove_server(self: &Arc<Self>, id: u32) -> bool {
+        let mut locked = self.lock();
+        let Some(at) = locked.ids.iter().position(|known| *known == id) else {
+            return false;
+        };
+        locked.servers.remove(at);
+        locked.ids.remove(at);
+        self.servers_changed(locked);
+        true
+    }
+
+    fn servers_changed(self: &Arc<Self>, mut locked: MutexGuard<'_, LockedState>) {
+        locked.rebuild(PeerRound::GoesOn);
+        self.publish_tries(&locked);
+        self.grant_waiting(&mut locked);
+    }
+
+    /// The number of the server that a peer belongs to, by [`PeerStatus::line`].
+    pub fn server_ids(&self) -> Vec<u32> {
+        self.lock().ids.clone()
+    }
+
+    /// How many peers are gone and still have requests under way.
+    pub fn zombies(&self) -> usize {
+        let mut locked = self.lock();
+        locked.gone.retain(|load| load.connections.get() > 0);
+        locked.gone.len()
+    }
+
+    /// The requests that wait, the most that may, and how many found the queue full; `None` without a queue.
+    pub fn queue(&self) -> Option<[u64; 3]> {
+        let locked = self.lock();
+        let queue = locked.queue?;
+        let waiting = &locked.waiting;
+        Some([waiting.len() as u64, queue.length as u64, waiting.overflows])
+    }
+
+    /// Counts an active check.
+    pub fn count_check(&self, peer: &UpstreamPeer, passed: bool) {
+        let _locked = self.lock();
+        let load = &peer.load;
+        load.checks.add(1);
+        load.checks_failed.add(i64::from(!passed));
+        load.last_check_passed.set(i64::from(passed));
     }
 
     fn configure_sessions(&self, settings: &GroupSettings) {
@@ -160,7 +269,7 @@ impl GroupState {
         if peer.health() == PeerHealth::Unhealthy && health == PeerHealth::Healthy {
             peer.load.started.set(now_ms());
         }
-        peer.set_health(health);
+        peer.set_health(health, now_ms());
         self.grant_waiting(&mut locked);
     }
 
@@ -232,6 +341,7 @@ impl GroupState {
         };
         peer.load.connections.add(1);
         peer.load.requests.add(1);
+        peer.load.selected.set(now);
         let observation = match locked.observer {
             None => LeaseObservation::TimesAtEnd,
             Some(observer) => {
@@ -248,8 +358,13 @@ impl GroupState {
         peer: &UpstreamPeer,
         outcome: Option<PeerOutcome>,
         observation: LeaseObservation,
+        traffic: PeerTraffic,
     ) -> ReleasedPeer {
         let mut locked = self.lock();
+        if traffic != PeerTraffic::default() && crate::metrics::are_wanted() {
+            let traced = peer.load.latencies.get_or_init(Box::default);
+            traced.count_traffic(traffic);
+        }
         let released = locked.count_end(peer, outcome, observation, now_ms());
         if !locked.waiting.is_empty() {
             self.grant_waiting(&mut locked);
@@ -313,7 +428,22 @@ impl LockedState {
             let known = known.and_then(|key| self.resolved.get(&key));
             known.map(Vec::as_slice).unwrap_or_default()
         };
-        let PeerList { primary, backup } = PeerList::of(&self.servers, resolved, &old, round);
+        let mut own = Cow::Borrowed(&self.servers);
+        if self.place.count > 1 {
+            // Each worker group counts for itself, and the server must not get more than it can take.
+            for server in own.to_mut() {
+                let part = self.place.part_of(u64::from(server.max_conns));
+                server.max_conns = u32::try_from(part).unwrap_or(u32::MAX);
+            }
+        }
+        let PeerList { primary, backup } = PeerList::of(&own, resolved, &old, round);
+        for peer in &old {
+            let mut present = primary.iter().chain(&backup);
+            let is_gone = !present.any(|other| Arc::ptr_eq(&other.load, &peer.load));
+            if is_gone && peer.load.connections.get() > 0 && self.gone.len() < MAX_SERVERS {
+                self.gone.push(peer.load.clone());
+            }
+        }
         let method = self.method.as_deref().unwrap_or(&RoundRobin);
         self.balancer = GroupBalancer::new(method, primary, backup, next_id());
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::balance::RequestObserver;
 use super::group_state::GroupState;
 use super::idle::{PeerConnection, ReuseTerms};
-use super::outcome::{PeerOutcome, ReleasedPeer};
+use super::outcome::{PeerOutcome, PeerTraffic, ReleasedPeer};
 use super::peer::UpstreamPeer;
 
 /// A peer in use by a request, counted towards its `max_conns`.
@@ -19,6 +19,7 @@ pub struct PeerLease {
     state: Arc<GroupState>,
     peer: Arc<UpstreamPeer>,
     observation: LeaseObservation,
+    traffic: PeerTraffic,
     /// The peer still has to be freed.
     held: bool,
 }
@@ -44,6 +45,7 @@ impl PeerLease {
             state,
             peer,
             observation,
+            traffic: PeerTraffic::default(),
             held: true,
         }
     }
@@ -76,6 +78,11 @@ impl PeerLease {
         }
     }
 
+    /// Notes what was exchanged, to be counted when the lease ends, however that is.
+    pub fn note_traffic(&mut self, traffic: PeerTraffic) {
+        self.traffic = traffic;
+    }
+
     /// The connection is established. For stream, where this alone shows that a server has recovered, since its
     /// sessions may last for hours. The time must not be reported again at the end.
     pub fn connected(&self, took: Duration) {
@@ -85,7 +92,7 @@ impl PeerLease {
     pub(super) fn end_exchange(mut self, outcome: PeerOutcome) -> ReleasedPeer {
         self.held = false;
         self.state
-            .release(&self.peer, Some(outcome), self.observation)
+            .release(&self.peer, Some(outcome), self.observation, self.traffic)
     }
 
     /// Takes the lease apart without freeing the peer, for code that holds the group's lock: `drop` would take it
@@ -107,7 +114,8 @@ impl Deref for PeerLease {
 impl Drop for PeerLease {
     fn drop(&mut self) {
         if self.held {
-            self.state.release(&self.peer, None, self.observation);
+            self.state
+                .release(&self.peer, None, self.observation, self.traffic);
         }
     }
 }

@@ -69,13 +69,13 @@ pub use configured_lookup::{
     HostLookup, lookup_configured, names_asked, note_name_asked, peer_address,
 };
 pub use group::UpstreamGroup;
-pub use group_state::GroupState;
+pub use group_state::{GroupState, TooManyServers};
 pub use groups::{GroupReference, UpstreamGroups};
 pub use idle::{PeerConnection, ReuseTerms, close_idle};
 pub use lease::PeerLease;
 pub use name_watchers::NameWatchers;
-pub use outcome::{NoPeer, PeerOutcome, ReleasedPeer, UpstreamTimes};
-pub use peer::{PeerHealth, PeerStatus, UpstreamPeer};
+pub use outcome::{NoPeer, PeerOutcome, PeerTraffic, ReleasedPeer, UpstreamTimes};
+pub use peer::{CheckTotals, PeerHealth, PeerStatus, UpstreamPeer};
 pub use peer_tls::{HandshakeParameters, UpstreamTls, UpstreamTlsError};
 pub use selection::{PeerSelection, SelectionRequest};
 pub use server::{NameToResolve, ResolvedAddress, ServerState, UpstreamServer};

@@ -46,6 +46,17 @@ pub struct UpstreamTimes {
     pub response: Option<Duration>,
 }
 
+/// What was exchanged with a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerTraffic {
+    /// The status of its response; 0: there was none, or the protocol has none.
+    pub status: u16,
+    /// Bytes that it was sent.
+    pub sent: u64,
+    /// Bytes that it sent.
+    pub received: u64,
+}
+
 /// What the end of an exchange did to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReleasedPeer {

@@ -1,5 +1,6 @@
 //! A peer: one address of a server, with its counters.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -7,10 +8,11 @@ use std::time::Duration;
 use bstr::BString;
 use rt::net::SocketAddress;
 
-use super::outcome::UpstreamTimes;
+use super::outcome::{PeerTraffic, UpstreamTimes};
 use super::server::{ServerState, UpstreamServer};
 use super::sticky;
-use crate::metrics::{LatencyHistogram, LatencySums};
+use crate::counters::SingleWriterCounter;
+use crate::metrics::{LatencyHistogram, LatencySums, StatusCounters};
 
 /// A number that changes only under the group's lock. It is atomic so that peers can be shared between threads, not
 /// to allow races: relaxed loads and stores cost no more than plain ones.
@@ -109,20 +111,46 @@ pub(crate) struct PeerLoad {
     /// How many of them failed, and how often that made it unavailable.
     pub(crate) failures: LockedNumber,
     pub(crate) disabled: LockedNumber,
+    /// When it was last given a request; 0: never.
+    pub(crate) selected: LockedNumber,
+    /// Since when failures or checks keep it from getting requests; 0: they do not. And how long they have done so before.
+    pub(crate) down_since: LockedNumber,
+    pub(crate) downtime: LockedNumber,
+    /// Active checks: how many there were, how many failed, how often they made it unhealthy, and whether the last one
+    /// passed.
+    pub(crate) checks: LockedNumber,
+    pub(crate) checks_failed: LockedNumber,
+    pub(crate) unhealthy: LockedNumber,
+    pub(crate) last_check_passed: LockedNumber,
     /// The times of its responses, once metrics are wanted. Written under the group's lock: one thread at a time.
     pub(crate) latencies: OnceLock<Box<PeerLatencies>>,
     health: AtomicU8,
 }
 
-/// The times of a peer's responses.
+/// The times of a peer's responses, and what was exchanged with it.
 #[derive(Debug, Default)]
 pub(crate) struct PeerLatencies {
+    pub(crate) statuses: StatusCounters,
+    /// By the first digit of the status, which also counts those that are not counted apart.
+    pub(crate) classes: [SingleWriterCounter; 6],
+    pub(crate) sent: SingleWriterCounter,
+    pub(crate) received: SingleWriterCounter,
     pub(crate) connect: LatencyHistogram,
     pub(crate) header: LatencyHistogram,
     pub(crate) response: LatencyHistogram,
 }
 
 impl PeerLatencies {
+    /// Counts what was exchanged.
+    pub(crate) fn count_traffic(&self, traffic: PeerTraffic) {
+        if traffic.status > 0 {
+            self.statuses.count(traffic.status);
+            self.classes[usize::from(traffic.status / 100).min(5)].add(1);
+        }
+        self.sent.add(traffic.sent);
+        self.received.add(traffic.received);
+    }
+
     /// Counts the times of a response. Those of a try without one say nothing of the server.
     pub(crate) fn observe(&self, times: UpstreamTimes) {
         if let Some(connect) = times.connect {
@@ -155,6 +183,13 @@ impl Default for PeerLoad {
             requests: LockedNumber::default(),
             failures: LockedNumber::default(),
             disabled: LockedNumber::default(),
+            selected: LockedNumber::default(),
+            down_since: LockedNumber::default(),
+            downtime: LockedNumber::default(),
+            checks: LockedNumber::default(),
+            checks_failed: LockedNumber::default(),
+            unhealthy: LockedNumber::default(),
+            last_check_passed: LockedNumber::default(),
             latencies: OnceLock::new(),
             health: AtomicU8::new(PeerHealth::Unchecked as u8),
         }
@@ -190,10 +225,59 @@ pub struct PeerStatus {
     pub disabled: u64,
     /// The times until connected, until the response head, and until the end of the response.
     pub latencies: [LatencySums; 3],
+    /// The position of its `server` line.
+    pub line: usize,
+    /// The most connections in use at the same time; 0: no limit.
+    pub max_conns: u32,
+    /// Responses by status, once metrics are wanted, and bytes to it and from it.
+    pub statuses: BTreeMap<u16, u64>,
+    /// The same by the first digit of the status.
+    pub classes: [u64; 6],
+    /// See `statuses`.
+    pub sent: u64,
+    /// See `statuses`.
+    pub received: u64,
+    /// What active checks have done.
+    pub checks: CheckTotals,
+    /// How long ago it was last given a request; `None`: never.
+    pub selected: Option<Duration>,
+    /// For how long failures or checks have kept it from getting requests, now and before.
+    pub down: Option<Duration>,
+    /// See `down`.
+    pub downtime: Duration,
+    /// The mean time until connected.
+    pub connect_time: Duration,
     /// The mean time until the response head.
     pub header_time: Duration,
     /// The mean time until the end of the response.
     pub response_time: Duration,
+}
+
+/// The active checks of a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckTotals {
+    /// How many there were.
+    pub checks: u64,
+    /// How many of them failed.
+    pub fails: u64,
+    /// How often they made it unhealthy.
+    pub unhealthy: u64,
+    /// Whether the last one passed.
+    pub last_passed: bool,
+}
+
+impl PeerStatus {
+    /// The word for its state, as the commercial nginx has it.
+    pub fn state_word(&self) -> &'static str {
+        match (self.state, self.health) {
+            (ServerState::Down, _) => "down",
+            (_, PeerHealth::Unhealthy) => "unhealthy",
+            (_, PeerHealth::Checking) => "checking",
+            (ServerState::Drain, _) => "draining",
+            (ServerState::Up, _) if self.down.is_some() => "unavail",
+            (ServerState::Up, _) => "up",
+        }
+    }
 }
 
 /// Whether a peer can get a request.
@@ -266,8 +350,46 @@ impl UpstreamPeer {
         }
     }
 
-    pub(crate) fn set_health(&self, health: PeerHealth) {
+    pub(crate) fn set_health(&self, health: PeerHealth, now: i64) {
         self.load.health.store(health as u8, Ordering::Relaxed);
+        match health {
+            PeerHealth::Unchecked | PeerHealth::Healthy => self.note_up(now),
+            PeerHealth::Checking => self.note_down(now),
+            PeerHealth::Unhealthy => {
+                self.load.unhealthy.add(1);
+                self.note_down(now);
+            }
+        }
+    }
+
+    /// It gets no requests from now on.
+    fn note_down(&self, now: i64) {
+        if self.load.down_since.get() == 0 {
+            self.load.down_since.set(now);
+        }
+    }
+
+    /// It may get requests again, unless it has another reason not to.
+    fn note_up(&self, now: i64) {
+        let load = &self.load;
+        let since = load.down_since.get();
+        let ill = matches!(self.health(), PeerHealth::Checking | PeerHealth::Unhealthy);
+        let has_failed = self.max_fails > 0 && load.fails.get() >= self.max_fails;
+        if since != 0 && !ill && !has_failed {
+            load.downtime.add((now - since).max(0));
+            load.down_since.set(0);
+        }
+    }
+
+    /// Whether it was made from a line that says the same as this one.
+    pub(crate) fn is_of(&self, server: &UpstreamServer) -> bool {
+        self.weight == i64::from(server.weight.max(1))
+            && self.max_conns == i64::from(server.max_conns)
+            && self.max_fails == i64::from(server.max_fails)
+            && self.fail_timeout == milliseconds(server.fail_timeout)
+            && self.slow_start == milliseconds(server.slow_start)
+            && self.state == server.state
+            && self.sid == sticky::server_id(&server.route, &self.name)
     }
 
     /// Whether it can get a request that is not bound to it.
@@ -336,6 +458,7 @@ impl UpstreamPeer {
         let is_disabled = fails >= self.max_fails;
         if is_disabled {
             load.disabled.add(1);
+            self.note_down(now);
         }
         is_disabled
     }
@@ -349,13 +472,44 @@ impl UpstreamPeer {
                 load.started.set(now);
             }
             load.fails.set(0);
+            self.note_up(now);
         }
     }
 
     pub(crate) fn status(&self, backup: bool, now: i64) -> PeerStatus {
         let load = &self.load;
         let unsigned = |number: &LockedNumber| u64::try_from(number.get()).unwrap_or(0);
+        let since = |number: &LockedNumber| {
+            let then = Some(number.get()).filter(|then| *then != 0)?;
+            Some(Duration::from_millis(
+                u64::try_from(now - then).unwrap_or(0),
+            ))
+        };
+        let down = since(&load.down_since);
+        let traced = load.latencies.get();
+        let mut statuses = BTreeMap::new();
+        if let Some(traced) = traced {
+            traced.statuses.add_to(&mut statuses);
+        }
         PeerStatus {
+            line: self.line,
+            max_conns: u32::try_from(self.max_conns).unwrap_or(u32::MAX),
+            statuses,
+            classes: traced.map_or([0; 6], |traced| {
+                traced.classes.each_ref().map(SingleWriterCounter::get)
+            }),
+            sent: traced.map_or(0, |traced| traced.sent.get()),
+            received: traced.map_or(0, |traced| traced.received.get()),
+            checks: CheckTotals {
+                checks: unsigned(&load.checks),
+                fails: unsigned(&load.checks_failed),
+                unhealthy: unsigned(&load.unhealthy),
+                last_passed: load.last_check_passed.get() != 0,
+            },
+            selected: since(&load.selected),
+            down,
+            downtime: Duration::from_millis(unsigned(&load.downtime)) + down.unwrap_or_default(),
+            connect_time: Duration::from_millis(unsigned(&load.connect_time)),
             name: self.name.clone(),
             server: self.server.clone(),
             backup,
@@ -368,7 +522,7 @@ impl UpstreamPeer {
             fails: unsigned(&load.fails),
             failures: unsigned(&load.failures),
             disabled: unsigned(&load.disabled),
-            latencies: load.latencies.get().map_or_else(Default::default, |times| {
+            latencies: traced.map_or_else(Default::default, |times| {
                 [&times.connect, &times.header, &times.response].map(LatencySums::of)
             }),
             header_time: Duration::from_millis(unsigned(&load.header_time)),

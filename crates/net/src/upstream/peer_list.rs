@@ -88,11 +88,7 @@ fn successor(
         .find(|peer| peer.line == line)
         .or_else(|| old.iter().find(same));
     let load = match known {
-        Some(peer)
-            if round == PeerRound::GoesOn
-                && peer.line == line
-                && peer.weight == i64::from(server.weight) =>
-        {
+        Some(peer) if round == PeerRound::GoesOn && peer.line == line && peer.is_of(server) => {
             return peer.clone();
         }
         // The settings may have changed: a new peer, but connections in use and failures must go on counting.

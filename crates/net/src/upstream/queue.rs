@@ -22,6 +22,8 @@ pub(super) struct WaitQueue {
     /// In the order of their tickets.
     waiters: VecDeque<QueuedPick>,
     next_ticket: u64,
+    /// How many requests found it full.
+    pub(super) overflows: u64,
 }
 
 /// A waiting request. Its state moves into the queue, so that any loop can choose for it.
@@ -99,6 +101,7 @@ impl GroupState {
         let mut locked = self.lock();
         let queue = locked.queue.ok_or(NoPeer::Occupied)?;
         if locked.waiting.len() >= queue.length {
+            locked.waiting.overflows += 1;
             return Err(NoPeer::QueueFull);
         }
         let (ticket, receiver) = locked.waiting.enter(std::mem::take(pick));

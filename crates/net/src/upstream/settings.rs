@@ -1,6 +1,7 @@
 //! The configuration of a group.
 
 use std::any::Any;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +35,10 @@ pub struct GroupSettings {
     pub resolver: Option<Arc<Resolver>>,
     /// The time limit of a lookup.
     pub resolver_timeout: Option<Duration>,
+    /// The shared memory zone that `zone` names. The state is shared without one, too: it is a name for who asks.
+    pub zone: BString,
+    /// The file that keeps what is changed while the server runs (`state`).
+    pub state_file: Option<PathBuf>,
     /// A script that chooses servers instead of the balancing method.
     pub chooser: Option<AnyChooser>,
     /// The engine's name, which keeps apart groups of the same name in two engines.
@@ -54,6 +59,8 @@ impl GroupSettings {
             sticky: None,
             resolver: None,
             resolver_timeout: None,
+            zone: BString::default(),
+            state_file: None,
             chooser: None,
             realm: "",
         }

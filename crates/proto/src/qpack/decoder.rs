@@ -687,7 +687,10 @@ mod tests {
     fn texts_of_entries_have_a_bound() {
         let mut decoder = QpackDecoder::new(4096, 0);
         decoder.set_max_text(4);
-        assert_eq!(decoder.handle_instructions(&hex("3fe11f 4461626364 0461626364")), Ok(2));
+        assert_eq!(
+            decoder.handle_instructions(&hex("3fe11f 4461626364 0461626364")),
+            Ok(2)
+        );
         for wrong in ["456162636465 00", "4161 056162636465", "4161 8418c631ff"] {
             let mut decoder = QpackDecoder::new(4096, 0);
             decoder.set_max_text(4);

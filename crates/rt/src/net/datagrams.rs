@@ -71,14 +71,23 @@ impl BatchedUdpSocket {
         })
     }
 
+    /// Asks the system for buffers of this size; returns how much it gives for what was received, in bytes.
+    pub fn grow_buffers(&self, size: usize) -> io::Result<usize> {
+        use rustix::net::sockopt;
+        // The kernel doubles what it is asked for, to count its own needs, and tells the double.
+        let now = sockopt::socket_recv_buffer_size(&self.socket)? / 2;
+        if now < size {
+            sockopt::set_socket_recv_buffer_size(&self.socket, size)?;
+        }
+        if sockopt::socket_send_buffer_size(&self.socket)? / 2 < size {
+            sockopt::set_socket_send_buffer_size(&self.socket, size)?;
+        }
+        Ok(sockopt::socket_recv_buffer_size(&self.socket)? / 2)
+    }
+
     /// Where it is bound.
     pub fn local_addr(&self) -> io::Result<SocketAddress> {
         self.socket.local_addr()
-    }
-
-    /// The descriptor, for options.
-    pub fn as_socket(&self) -> &UdpSocket {
-        &self.socket
     }
 
     /// How many datagrams one call can send: more than one where the system divides them (UDP_SEGMENT).

@@ -41,9 +41,17 @@ pub fn split_connections(socket: impl AsFd, others: u16, share: u32) -> io::Resu
         statement(modulo, others.max(1).into(), (0, 0)),
         statement(libc::BPF_RET | RETURN_ACCUMULATOR, 0, (0, 0)),
     ];
+    attach_program(socket, &mut program)
+}
+
+/// Has the kernel run a program for the sockets that share the address of this one; `socket` is any of them.
+pub(super) fn attach_program(
+    socket: impl AsFd,
+    instructions: &mut [libc::sock_filter],
+) -> io::Result<()> {
     let program = libc::sock_fprog {
-        len: program.len() as libc::c_ushort,
-        filter: program.as_mut_ptr(),
+        len: instructions.len() as libc::c_ushort,
+        filter: instructions.as_mut_ptr(),
     };
     set_option(socket, SO_ATTACH_REUSEPORT_CBPF, &program)
 }
@@ -59,10 +67,10 @@ pub fn remove_split(socket: impl AsFd) -> io::Result<()> {
 }
 
 // linux/filter.h: BPF_A.
-const RETURN_ACCUMULATOR: u32 = 0x10;
+pub(super) const RETURN_ACCUMULATOR: u32 = 0x10;
 
 /// An instruction, with what to skip if its comparison holds, and if it does not.
-fn statement(code: u32, k: u32, (yes, no): (u8, u8)) -> libc::sock_filter {
+pub(super) fn statement(code: u32, k: u32, (yes, no): (u8, u8)) -> libc::sock_filter {
     libc::sock_filter {
         code: code as u16,
         jt: yes,

@@ -18,8 +18,25 @@ pub struct TcpInfo {
     pub since_data_ms: u32,
 }
 
+/// How many connections wait in the queue of a listening TCP socket.
+pub fn accept_queue(fd: BorrowedFd<'_>) -> Option<u32> {
+    // The kernel uses the field for this where nothing can be unacknowledged (tcp_get_info).
+    raw_info(fd).map(|info| info.tcpi_unacked)
+}
+
 /// Asks the kernel; `None` for what is no TCP socket.
 pub(super) fn read(fd: BorrowedFd<'_>) -> Option<TcpInfo> {
+    let info = raw_info(fd)?;
+    Some(TcpInfo {
+        rtt_us: info.tcpi_rtt,
+        rtt_variation_us: info.tcpi_rttvar,
+        send_window: info.tcpi_snd_cwnd,
+        receive_space: info.tcpi_rcv_space,
+        since_data_ms: info.tcpi_last_data_recv,
+    })
+}
+
+fn raw_info(fd: BorrowedFd<'_>) -> Option<libc::tcp_info> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: the descriptor is open for as long as it is borrowed; the kernel writes at most `length` bytes to
@@ -39,11 +56,5 @@ pub(super) fn read(fd: BorrowedFd<'_>) -> Option<TcpInfo> {
         }
         info.assume_init()
     };
-    Some(TcpInfo {
-        rtt_us: info.tcpi_rtt,
-        rtt_variation_us: info.tcpi_rttvar,
-        send_window: info.tcpi_snd_cwnd,
-        receive_space: info.tcpi_rcv_space,
-        since_data_ms: info.tcpi_last_data_recv,
-    })
+    Some(info)
 }

@@ -63,7 +63,16 @@ pub fn sample(handle: &LoopHandle, turn: u64) -> Option<Vec<String>> {
     Some(frames)
 }
 
-/// A thread that does not take a signal waits in the kernel, for a disk as a rule.
+/// How long the thread of a loop has waited for a processor so far, ready to run. `None` where the kernel does not say.
+pub fn processor_wait(handle: &LoopHandle) -> Option<Duration> {
+    let thread = handle.thread();
+    let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+    // Time on a processor, time waiting for one, number of slices; in nanoseconds.
+    let waited = text.split_whitespace().nth(1)?.parse().ok()?;
+    Some(Duration::from_nanos(waited))
+}
+
+/// A thread that does not take a signal waits in the kernel, for a disk as a rule, or has no processor.
 fn in_kernel(thread: i32) -> String {
     let read = |file: &str| {
         let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/{file}"));
@@ -71,6 +80,9 @@ fn in_kernel(thread: i32) -> String {
     };
     let call = read("syscall");
     let number = call.split(' ').next().unwrap_or("?");
+    if number == "running" {
+        return "no stack: the thread is ready to run and waits for a processor".to_owned();
+    }
     format!(
         "no stack: the thread does not handle signals (system call {number}, waiting in {})",
         read("wchan")

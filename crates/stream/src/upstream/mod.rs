@@ -1,11 +1,11 @@
 //! The upstream servers of stream: their groups, and what is known of those that a session was passed to, for variables
 //! and for the error log.
 
-use std::io::Write;
 use std::ops::Deref;
 use std::time::Duration;
 
 use bstr::BString;
+use host::error_log::ContextWriter;
 
 pub(crate) mod variables;
 
@@ -53,18 +53,13 @@ pub struct SessionTry {
 
 impl SessionUpstreams {
     /// Appends what the error log says of the tries, in the words of nginx.
-    pub(crate) fn describe(&self, received: u64, sent: u64, out: &mut Vec<u8>) {
+    pub(crate) fn describe(&self, received: u64, sent: u64, out: &mut ContextWriter<'_>) {
         let last = self.tries.last().cloned().unwrap_or_default();
         if !last.address.is_empty() {
-            out.extend_from_slice(b", upstream: \"");
-            out.extend_from_slice(&last.address);
-            out.push(b'"');
+            out.quoted("upstream", &last.address);
         }
         let (up, down) = (last.sent, last.received);
-        // Writing to memory does not fail.
-        let _ = write!(
-            out,
-            ", bytes from/to client:{received}/{sent}, bytes from/to upstream:{down}/{up}"
-        );
+        out.byte_counts("bytes from/to client", received, sent);
+        out.byte_counts("bytes from/to upstream", down, up);
     }
 }

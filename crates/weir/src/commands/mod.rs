@@ -4,9 +4,13 @@
 //! made from these rows. The parsers in [`crate::cli`] decide what an option does; a test checks that
 //! they accept every row.
 
+mod explaining;
 mod replacing_nginx;
+mod watching;
 
+pub(crate) use explaining::{EXPLAIN, FMT, LSP};
 pub(crate) use replacing_nginx::{CANARY, SHADOW, TAKEOVER, UNIT};
+pub(crate) use watching::{TAIL, TOP};
 
 /// A command, such as `weir serve`.
 pub(crate) struct CommandRow {
@@ -189,7 +193,12 @@ pub(crate) const COMMANDS: &[CommandRow] = &[
     PROXY,
     INIT,
     CHECK,
+    EXPLAIN,
+    FMT,
+    LSP,
     UPGRADE,
+    TAIL,
+    TOP,
     SHADOW,
     CANARY,
     TAKEOVER,

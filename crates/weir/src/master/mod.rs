@@ -26,7 +26,7 @@ mod binary;
 mod locked;
 mod workers;
 
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,7 @@ use base::ErrnoText;
 use host::error_log::{LogLevel, Logger};
 use host::process;
 use host::signal::{DeliveredSignal, Signal, SignalReader};
+use net::quic::QuicSecret;
 use net::tls::TicketSecret;
 
 use crate::children::{RESPAWN_PAUSE, WorkerBatch, WorkerChild};
@@ -85,6 +86,8 @@ pub(crate) struct MasterProcess {
     quit_at: Option<Instant>,
     /// Commands that wait for an outcome.
     watchers: SignalWatchers,
+    /// Where commands ask for the ring of requests.
+    request_feed: Option<OwnedFd>,
     /// The action whose outcome the watchers wait for.
     awaited: AwaitedAction,
     /// When the directories are checked next.
@@ -139,6 +142,9 @@ impl MasterProcess {
         (other, orphans): (Option<OtherMaster>, Vec<OrphanWorker>),
     ) -> MasterProcess {
         loaded.forget_engines();
+        // Chosen before the first worker is forked: all have the same.
+        let _ = QuicSecret::common();
+        let request_feed = prepare::offer_requests(&loaded.log);
         let manager = ServiceManager::of_environment(startup.service.get());
         MasterProcess {
             orphan_listener: OrphanListener::new(&startup.paths),
@@ -157,6 +163,7 @@ impl MasterProcess {
             other,
             quit_at: None,
             watchers,
+            request_feed,
             awaited: AwaitedAction::Nothing,
             restore_at: rt::clock::read_clock() + RESTORE_INTERVAL,
             has_served: false,
@@ -237,8 +244,11 @@ impl MasterProcess {
         descriptors.extend(link);
         descriptors.extend(watchers);
         let (has_link, has_watchers) = (link.is_some(), watchers.is_some());
+        let feed = self.request_feed.as_ref().map(|feed| feed.as_fd());
+        let feed_at = feed.map(|_| descriptors.len());
+        descriptors.extend(feed);
         // `ready` has the order of these descriptors: the signals, the workers, the other master,
-        // the watchers, the listeners.
+        // the watchers, the ring of requests, the listeners.
         let first_listener = descriptors.len();
         let listeners: Vec<usize> = (0..self.workers.len())
             .filter(|index| self.workers[*index].listener().is_some())
@@ -253,6 +263,11 @@ impl MasterProcess {
                 }
                 if has_watchers && ready[workers + 1 + usize::from(has_link)] {
                     self.watchers.accept_waiting();
+                }
+                if let Some(feed) = self.request_feed.as_ref()
+                    && feed_at.is_some_and(|at| ready[at])
+                {
+                    host::request_ring::answer_readers(feed);
                 }
                 for (position, index) in listeners.into_iter().enumerate() {
                     if ready[first_listener + position] {
@@ -364,6 +379,7 @@ impl MasterProcess {
             sockets.remove_files_missing_in(&self.opened.sockets, &self.loaded.log);
         }
         self.loaded = previous.loaded;
+        host::error_log::set_json(self.loaded.core.log_is_json);
         prepare::redirect_stderr(self.log(), &self.opened.logs);
     }
 
@@ -482,6 +498,7 @@ impl MasterProcess {
             loaded: std::mem::replace(&mut self.loaded, loaded),
             opened: std::mem::replace(&mut self.opened, opened),
         });
+        host::error_log::set_json(self.loaded.core.log_is_json);
         prepare::redirect_stderr(self.log(), &self.opened.logs);
         self.number += 1;
         self.awaited = AwaitedAction::Configuration(self.number);

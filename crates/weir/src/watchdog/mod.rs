@@ -9,24 +9,23 @@
 
 mod memory_gauge;
 mod memory_watch;
+mod stall_report;
 mod work_balance;
 
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base::sync::Mutex;
 use host::error_log::Logger;
 use host::loop_slots::{LoopSlot, LoopSlots};
 use memory_watch::MemoryWatch;
-use rt::report::RuntimeEvent;
+use rt::slow_turn::SuspectKind;
+use stall_report::StallReports;
 use work_balance::WorkBalance;
 
 pub(crate) use memory_gauge::MemoryBound;
 pub(crate) use memory_watch::{SHED_LEAST, SHED_PART};
 
-/// The minimum time between two stack traces: on an overloaded machine loops are late all the time,
-/// and the traces say little.
-const REPORT_EVERY: Duration = Duration::from_secs(5);
 /// The number of checks without any active loop before the thread sleeps.
 const QUIET_CHECKS: u32 = 20;
 /// How often the distribution of connections is checked.
@@ -109,7 +108,10 @@ struct LoopStall {
 /// The body of the thread.
 fn watch(state: &Weak<Mutex<WatchedLoops>>, help: LoopActions) {
     let mut stalls: Vec<LoopStall> = Vec::new();
-    let mut reported = None;
+    let mut reports = StallReports::default();
+    conf::regex::set_match_watch(|pattern| {
+        rt::suspect(SuspectKind::Part, || format!("pattern \"{pattern}\""));
+    });
     let mut quiet = 0;
     let mut balanced = rt::clock::read_clock();
     let mut work = WorkBalance::default();
@@ -123,7 +125,8 @@ fn watch(state: &Weak<Mutex<WatchedLoops>>, help: LoopActions) {
         // Not held during the sleep, or the thread would never end.
         drop(shared);
         if !limit.is_zero() {
-            rescue_late_loops(&loop_slots, limit, &mut stalls, &mut reported, help);
+            rescue_late_loops(&loop_slots, limit, &mut stalls, &mut reports, help);
+            reports.report_due(&loop_slots, limit, &log);
         }
         memory.look_at_memory(&bound, &loop_slots, &log, help);
         let passed = rt::clock::elapsed(balanced);
@@ -166,9 +169,14 @@ fn rescue_late_loops(
     loop_slots: &LoopSlots,
     limit: Duration,
     stalls: &mut Vec<LoopStall>,
-    reported: &mut Option<Instant>,
+    reports: &mut StallReports,
     help: LoopActions,
 ) {
+    let is_late = |slot: &Arc<LoopSlot>| slot.handle().turn_duration() >= limit;
+    let some_late = loop_slots.list.iter().any(is_late);
+    // Whatever holds a loop says so when it is done, but only while this is set.
+    rt::slow_turn::say_late(some_late);
+    conf::regex::say_late(some_late);
     for loop_slot in loop_slots.list.iter() {
         let turn = loop_slot.handle().turn_number();
         let late = loop_slot.handle().turn_duration();
@@ -183,10 +191,7 @@ fn rescue_late_loops(
             continue;
         }
         let same = known.filter(|known| stalls[*known].turn == turn);
-        if same.is_none() {
-            // Once for each iteration: the stack of a loop that is still in the same one says nothing new.
-            report_stall(loop_slot, turn, late, reported);
-        }
+        reports.watch_late(loop_slot, turn, late);
         // The helper may become late, too; then the next one helps.
         let helped = same.is_some_and(|known| {
             let buddy = loop_slots
@@ -220,34 +225,6 @@ fn rescue_late_loops(
             None => stalls.push(stall),
         }
     }
-}
-
-/// Logs what a loop is stuck in, now and then. Resolving the names takes a while, and the next late
-/// loop must not wait for it, hence the thread.
-fn report_stall(
-    loop_slot: &Arc<LoopSlot>,
-    turn: u64,
-    late: Duration,
-    reported: &mut Option<Instant>,
-) {
-    if reported.is_some_and(|reported| rt::clock::elapsed(reported) < REPORT_EVERY) {
-        return;
-    }
-    *reported = Some(rt::clock::read_clock());
-    let loop_slot = loop_slot.clone();
-    let report = move || {
-        if let Some(frames) = rt::stall::sample(loop_slot.handle(), turn) {
-            rt::report::report_event(&RuntimeEvent::Stalled {
-                name: loop_slot.handle().name(),
-                late,
-                frames: &frames,
-            });
-        }
-    };
-    // Without a thread the end of the iteration is logged all the same.
-    let _ = std::thread::Builder::new()
-        .name("stack sample".to_owned())
-        .spawn(report);
 }
 
 /// Has the loop with the most connections move some, if it has many more than the mean and the loop

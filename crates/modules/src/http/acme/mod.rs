@@ -80,6 +80,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     },
     start,
     stop: |_| drop(KEEPERS.take()),
+    explain: http::module::ModuleExplain::Runs(&[]),
     ..HttpModule::EMPTY
 };
 

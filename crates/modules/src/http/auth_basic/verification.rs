@@ -89,7 +89,8 @@ struct FileProofs {
     entries: Lru<ProofTag, Instant>,
 }
 
-/// What the process knows of comparisons.
+/// What the process knows of comparisons. For all loops together: a password that one loop has compared is known to the
+/// others, and limits that each loop had for itself would be no limits on a machine with many.
 struct Verifications {
     secret: hmac::Key,
     proofs: Mutex<Lru<PathBuf, FileProofs>>,
@@ -145,7 +146,7 @@ pub(super) async fn verify(attempt: &PasswordAttempt<'_>) -> AttemptOutcome {
     }
 }
 
-/// How an attempt begins.
+/// How an attempt begins. Of all that begin with the same credentials until the first has its result, one leads.
 enum Beginning {
     /// The proof is remembered.
     Known,
@@ -216,7 +217,8 @@ fn remember(attempt: &PasswordAttempt<'_>, tag: ProofTag, memory: ProofMemory) {
     }
 }
 
-/// Forgets the proofs of other versions of a file than this one.
+/// Forgets the proofs of other versions of a file than this one. They would not count anyway; but what nobody needs any more
+/// is not left in memory.
 pub(super) fn forget_former(file: &Path, version: FileVersion) {
     if let Some(all) = VERIFICATIONS.get() {
         let mut proofs = all.proofs.lock();
@@ -302,7 +304,8 @@ struct TurnQueue {
     waiting: VecDeque<RemoteSender<Turn>>,
 }
 
-/// The right to compare, returned when it is dropped.
+/// The right to compare, returned when it is dropped: with the result, or when the client leaves and its request ends. The
+/// comparison itself goes on in the pool, which is bounded by its threads.
 struct Turn {
     turns: Arc<Turns>,
     key: (TurnOf, Vec<u8>),

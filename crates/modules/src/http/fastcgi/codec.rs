@@ -129,6 +129,14 @@ impl UpstreamProtocol for FastcgiCodec {
         Ok(())
     }
 
+    fn shown_fields(&self, head: &[u8]) -> http::upstream::ShownFields {
+        let params = proto::fastcgi::read_params(head);
+        let params = params.into_iter();
+        params
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect()
+    }
+
     fn write_content(&mut self, piece: &[u8], out: &mut Vec<u8>) {
         fastcgi::write_stdin(piece, out);
     }

@@ -56,6 +56,10 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         .volatile(),
     ],
     nested: |confs| confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None),
+    explain: http::module::ModuleExplain::Exchange(|request, notes| {
+        let settings = ProtocolSettings::<FastcgiProtocol>::of(request);
+        http::explain::describe_cached(request, &settings, &SOURCE, notes)
+    }),
     ..HttpModule::EMPTY
 };
 

@@ -33,6 +33,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     location: &DIRECTIVES,
     filter: Some(response::change),
     enabled: |location| !location.confs.get::<Conf>().response.is_empty(),
+    explain: http::module::ModuleExplain::Runs(&["more_set_headers", "more_clear_headers"]),
     ..HttpModule::EMPTY
 };
 
@@ -42,6 +43,10 @@ pub(crate) static INPUT: HttpModule = HttpModule {
     doc: "The part of `headers_more` that changes requests.",
     phases: &[(HttpPhase::Rewrite, request::change)],
     enabled: |location| !location.confs.get::<Conf>().request.is_empty(),
+    explain: http::module::ModuleExplain::Runs(&[
+        "more_set_input_headers",
+        "more_clear_input_headers",
+    ]),
     ..HttpModule::EMPTY
 };
 

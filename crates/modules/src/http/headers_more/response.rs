@@ -86,6 +86,10 @@ fn set_field(
             // What an upstream sent byte by byte no longer counts.
             out.content_type_as_sent = None;
             out.set_content_type(value);
+            // The lines that follow refer to the new one, also of a 304.
+            if out.status == 304 {
+                out.type_not_sent = std::mem::take(&mut out.content_type);
+            }
             out.fields.remove_known(KnownField::ContentType);
         }
         KnownField::ContentLength => return set_length(out, value),

@@ -19,10 +19,13 @@ use http::cache::CacheZones;
 use http::http_site::FrozenHttp;
 use net::counters::{self, AllCounters, TLS_KINDS};
 use net::metrics::{HistogramTotals, MetricFamily, MetricSink};
+use net::resolver;
 use net::tls::ServerSettings;
 
-use crate::shared::observation::Observation;
-use crate::shared::observation::series::{CLASSES, CacheSums, OUTCOMES, REASONS, ServerSums};
+use crate::shared::observation::series::{
+    CLASSES, CacheSums, FROM_STORE, OUTCOMES, REASONS, ServerSums,
+};
+use crate::shared::observation::{Observation, sessions};
 
 type Family = MetricFamily;
 
@@ -97,6 +100,8 @@ pub(super) fn collect_all(
     loops(zones, sink);
     pools(sink);
     caches(site, &observed.series.caches(), sink);
+    sessions(&observed, sink);
+    resolvers(sink);
     for module in modules {
         (module.metrics)(site, sink);
     }
@@ -160,6 +165,10 @@ static RESPONSES: Family = Family::counter(
     "weir_http_responses",
     "Responses by the class of their status, of each server and status_zone.",
 );
+static PROCESSING: Family = Family::gauge(
+    "weir_http_requests_in_progress",
+    "Requests that are being served.",
+);
 static RECEIVED: Family = Family::counter(
     "weir_http_received_bytes",
     "Bytes of content that clients sent.",
@@ -202,6 +211,10 @@ fn requests(all: &[LabelledSums], sink: &mut dyn MetricSink) {
         for (class, count) in CLASSES.iter().zip(sums.responses) {
             sink.count(&[(label, name), ("class", class.as_bytes())], count);
         }
+    });
+    sink.family(&PROCESSING);
+    each(sink, &|sink, name, label, sums| {
+        sink.count(&[(label, name)], sums.processing)
     });
     sink.family(&RECEIVED);
     each(sink, &|sink, name, label, sums| {
@@ -406,7 +419,11 @@ fn caches(site: &FrozenHttp, counted: &[(Arc<str>, CacheSums)], sink: &mut dyn M
     }
     sink.family(&CACHE_BYTES);
     for (name, sums) in counted {
-        for (from, bytes) in ["store", "origin"].iter().zip(sums.bytes) {
+        let mut bytes = [0; 2];
+        for (from_store, count) in FROM_STORE.iter().zip(sums.bytes) {
+            bytes[usize::from(!from_store)] += count;
+        }
+        for (from, bytes) in ["store", "origin"].iter().zip(bytes) {
             let labels = [("cache", name.as_bytes()), ("from", from.as_bytes())];
             sink.count(&labels, bytes);
         }
@@ -430,6 +447,73 @@ fn caches(site: &FrozenHttp, counted: &[(Arc<str>, CacheSums)], sink: &mut dyn M
         sink.family(family);
         for (name, stats) in &stores {
             sink.count(&[("cache", name.as_bytes())], value(stats));
+        }
+    }
+}
+
+static SESSIONS: Family = Family::counter(
+    "weir_stream_sessions",
+    "Sessions of a status_zone of stream, by the class of the status that they ended with.",
+);
+static SESSIONS_NOW: Family = Family::gauge(
+    "weir_stream_sessions_in_progress",
+    "Sessions of a status_zone of stream that are being served.",
+);
+static SESSION_BYTES: Family = Family::counter(
+    "weir_stream_bytes",
+    "Bytes of sessions of a status_zone of stream: received from clients, and sent to them.",
+);
+
+/// Servers of stream that have a `status_zone`.
+fn sessions(observed: &Observation, sink: &mut dyn MetricSink) {
+    let zones = observed.sessions.list();
+    sink.family(&SESSIONS);
+    for (name, counters) in &zones {
+        for (class, count) in sessions::CLASSES.iter().zip(&counters.sessions) {
+            let labels = [("zone", name.as_bytes()), ("class", class.as_bytes())];
+            sink.count(&labels, count.load(Relaxed));
+        }
+    }
+    sink.family(&SESSIONS_NOW);
+    for (name, counters) in &zones {
+        sink.count(
+            &[("zone", name.as_bytes())],
+            counters.processing.load(Relaxed),
+        );
+    }
+    sink.family(&SESSION_BYTES);
+    for (name, counters) in &zones {
+        for (way, count) in [("received", &counters.received), ("sent", &counters.sent)] {
+            let labels = [("zone", name.as_bytes()), ("direction", way.as_bytes())];
+            sink.count(&labels, count.load(Relaxed));
+        }
+    }
+}
+
+static LOOKUPS: Family = Family::counter(
+    "weir_resolver_requests",
+    "Questions that a resolver with a status_zone has asked, by what was asked for.",
+);
+static ANSWERS: Family = Family::counter(
+    "weir_resolver_responses",
+    "How the questions of a resolver with a status_zone ended.",
+);
+
+/// Resolvers that have a `status_zone`.
+fn resolvers(sink: &mut dyn MetricSink) {
+    let zones = resolver::resolver_zones();
+    sink.family(&LOOKUPS);
+    for (name, counters) in &zones {
+        for (kind, count) in resolver::REQUEST_KINDS.iter().zip(&counters.requests) {
+            let labels = [("zone", name.as_bytes()), ("kind", kind.as_bytes())];
+            sink.count(&labels, count.load(Relaxed));
+        }
+    }
+    sink.family(&ANSWERS);
+    for (name, counters) in &zones {
+        for (end, count) in resolver::RESPONSE_KINDS.iter().zip(&counters.responses) {
+            let labels = [("zone", name.as_bytes()), ("response", end.as_bytes())];
+            sink.count(&labels, count.load(Relaxed));
         }
     }
 }

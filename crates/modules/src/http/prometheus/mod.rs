@@ -17,7 +17,9 @@ mod collect;
 mod exposition;
 
 use bstr::ByteSlice;
-use conf::{Arity, Directive, DirectiveTable, HTTP, LOCATION, RepeatRule, SERVER_LOCATION, Setter};
+use conf::{
+    Arity, Directive, DirectiveTable, HTTP, LOCATION, RepeatRule, SERVER, SERVER_LOCATION, Setter,
+};
 
 use host::engine::ZoneRegistry;
 use http::http_loop::HttpLoop;
@@ -54,6 +56,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         observation::start(http);
         answer_groups(http);
     },
+    explain: http::module::ModuleExplain::Depends(&[(http::HttpPhase::Content, &["prometheus"])]),
     ..HttpModule::EMPTY
 };
 
@@ -63,7 +66,8 @@ pub(crate) static ZONES: HttpModule = HttpModule {
     doc: "Counts the requests of a server or location under a name.",
     location: &ZONE_DIRECTIVES,
     nested: |confs| {
-        confs.change_if::<StatusZone>(|zone| zone.0.is_some(), |zone| zone.0 = None);
+        let is_servers = |zone: &StatusZone| matches!(zone, StatusZone::Server(_));
+        confs.change_if::<StatusZone>(is_servers, |zone| *zone = StatusZone::None);
     },
     ..HttpModule::EMPTY
 };
@@ -97,18 +101,24 @@ static TEMPLATES: DirectiveTable<TemplateConf> = DirectiveTable::new(&[Directive
 
 static ZONE_DIRECTIVES: DirectiveTable<StatusZone> = DirectiveTable::new(&[Directive {
     name: "status_zone",
-    syntax: "name",
+    syntax: "name | off",
     default: None,
     contexts: SERVER_LOCATION,
     since: "0.2",
-    doc: "Counts the requests of this server or location under a name, for `prometheus`. Several blocks may have the \
-          same name. Nested locations do not inherit it.",
-    set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
+    doc: "Counts the requests of this server or location under a name, for `prometheus`, `api` and `weir_status`. Several \
+          blocks may have the same name. Locations inside a location inherit its zone, unless they have `off` or one of \
+          their own. A request counts in the zone of its server, and in that of the location where it ends.",
+    set: Setter::Custom(Arity::ONE, RepeatRule::Once, |zone, line| {
         let name = line.text(0);
         if name.contains(&b'$') {
             return Err(line.error_at(0, "\"status_zone\" with variables is not supported"));
         }
-        conf.0 = Some(name.to_str_lossy().into());
+        let name = name.to_str_lossy();
+        *zone = match (&*name, line.level.context == SERVER) {
+            ("off", _) => StatusZone::None,
+            (name, true) => StatusZone::Server(name.into()),
+            (name, false) => StatusZone::Location(name.into()),
+        };
         Ok(())
     }),
 }]);

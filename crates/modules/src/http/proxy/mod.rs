@@ -85,6 +85,10 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         ),
     ],
     nested,
+    explain: http::module::ModuleExplain::Exchange(|request, notes| {
+        let settings = ProtocolSettings::<ProxyProtocol>::of(request);
+        http::explain::describe_cached(request, &settings, &SOURCE, notes)
+    }),
     ..HttpModule::EMPTY
 };
 

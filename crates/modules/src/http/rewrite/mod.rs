@@ -16,6 +16,7 @@
 //! on.
 
 mod condition;
+mod explained;
 mod pattern_run;
 mod replace;
 mod script;
@@ -50,6 +51,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         conf.runs();
         !conf.commands.is_empty()
     },
+    explain: ::http::module::ModuleExplain::Described(explained::describe),
     ..HttpModule::EMPTY
 };
 

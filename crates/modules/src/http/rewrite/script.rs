@@ -154,6 +154,9 @@ pub(super) struct ScriptMachine {
     quoting: CaptureEscaping,
     /// Whether steps are logged (`rewrite_log`).
     log: bool,
+    /// Whether commands without an effect are passed over together. Not where each has a line of its own: in the log, and
+    /// in `weir explain`.
+    passes_over: bool,
 }
 
 /// Whether captures are escaped where they are inserted.
@@ -167,7 +170,7 @@ pub(super) enum CaptureEscaping {
 }
 
 /// The result of running a script as far as possible.
-enum RunProgress {
+pub(super) enum RunProgress {
     Done(HandlerOutcome),
     /// A condition needs a file that the kernel does not have in memory.
     Wait(FileTest, BString),
@@ -178,13 +181,28 @@ enum RunProgress {
 impl ScriptMachine {
     /// Starts the script of the request's current location.
     pub(super) fn new(request: &Request) -> ScriptMachine {
+        let log = script_of(&request.site, request.location).log;
         ScriptMachine {
             block: request.location,
             next: 0,
             outer: None,
             quoting: CaptureEscaping::Escaped,
-            log: script_of(&request.site, request.location).log,
+            log,
+            passes_over: !log,
         }
+    }
+
+    /// The same, one command at a time.
+    pub(super) fn step_by_step(request: &Request) -> ScriptMachine {
+        ScriptMachine {
+            passes_over: false,
+            ..ScriptMachine::new(request)
+        }
+    }
+
+    /// The block whose script is running.
+    pub(super) fn block(&self) -> LocationId {
+        self.block
     }
 
     /// Runs the script. Most scripts never wait, so the future is only created for those that do.
@@ -198,20 +216,30 @@ impl ScriptMachine {
     /// Runs the rest of a script that had to wait.
     async fn wait(mut self, request: &mut Request, mut progress: RunProgress) -> HandlerOutcome {
         loop {
-            match progress {
-                RunProgress::Done(outcome) => return outcome,
-                RunProgress::Wait(test, path) => {
-                    let found = files::open_request_file(request, &path, FilePurpose::Look).await;
-                    self.take_branch(request, test.holds(request, &path, found));
-                }
-                RunProgress::Task(mut task) => {
-                    let outcome = poll_fn(|context| task.poll(request, context)).await;
-                    if outcome != HandlerOutcome::Declined {
-                        return outcome;
-                    }
-                }
+            if let Some(outcome) = self.settle(request, progress).await {
+                return outcome;
             }
             progress = self.run(request);
+        }
+    }
+
+    /// Waits for a command that has to; the outcome if the script ends with it.
+    pub(super) async fn settle(
+        &mut self,
+        request: &mut Request,
+        progress: RunProgress,
+    ) -> Option<HandlerOutcome> {
+        match progress {
+            RunProgress::Done(outcome) => Some(outcome),
+            RunProgress::Wait(test, path) => {
+                let found = files::open_request_file(request, &path, FilePurpose::Look).await;
+                self.take_branch(request, test.holds(request, &path, found));
+                None
+            }
+            RunProgress::Task(mut task) => {
+                let outcome = poll_fn(|context| task.poll(request, context)).await;
+                (outcome != HandlerOutcome::Declined).then_some(outcome)
+            }
         }
     }
 
@@ -219,68 +247,82 @@ impl ScriptMachine {
     fn run(&mut self, request: &mut Request) -> RunProgress {
         // A request keeps its configuration, so a script that waits across a reload goes on with the same one.
         let site = Rc::clone(&request.site);
-        loop {
-            let conf = script_of(&site, self.block);
-            // The log has a line for each command.
-            if !conf.runs().is_empty() && !self.log {
-                self.next = pass_over(conf.runs(), self.next, request);
-            }
-            let Some((_, command)) = conf.commands.get(self.next) else {
-                // The end of the script of an `if` is not the end of the whole.
-                match self.outer.take() {
-                    Some((block, next)) => (self.block, self.next) = (block, next),
-                    None => return RunProgress::Done(HandlerOutcome::Declined),
-                }
-                continue;
-            };
-            // Before the command runs: if it has to wait, the script continues after it.
-            self.next += 1;
-            let outcome = match command {
-                ScriptCommand::Set { variable, value } => {
-                    // The common case: neither evaluation nor a copy is needed.
-                    match value.constant() {
-                        Some(text) => request.set_variable(*variable, text),
-                        None => {
-                            let value = escaped_value(request, value, self.quoting);
-                            request.set_variable(*variable, &value);
-                        }
-                    }
-                    None
-                }
-                ScriptCommand::Rewrite(rewrite) => self.rewrite(rewrite, request),
-                ScriptCommand::Return(answer) => Some(answer.run(request)),
-                ScriptCommand::Break => Some(break_script(request)),
-                ScriptCommand::Foreign(ForeignStep(step)) => {
-                    let inputs = step.inputs().iter();
-                    let inputs = inputs.map(|input| escaped_value(request, input, self.quoting));
-                    let inputs = inputs.collect();
-                    match step.run(request, inputs) {
-                        ScriptProgress::Done(HandlerOutcome::Declined) => None,
-                        ScriptProgress::Done(outcome) => Some(outcome),
-                        ScriptProgress::Later(task) => return RunProgress::Task(task),
-                    }
-                }
-                ScriptCommand::If { condition, .. } => {
-                    match condition.test(request, self.quoting, self.log) {
-                        ConditionOutcome::Known(holds) => {
-                            self.take_branch(request, holds);
-                            None
-                        }
-                        ConditionOutcome::File(test, path) => match try_stat(request, &path) {
-                            Some(found) => {
-                                let holds = test.holds(request, &path, found);
-                                self.take_branch(request, holds);
-                                None
-                            }
-                            None => return RunProgress::Wait(test, path),
-                        },
-                    }
-                }
-            };
-            if let Some(outcome) = outcome {
-                return RunProgress::Done(outcome);
+        while let Some((_, command)) = self.next_command(&site, request) {
+            if let Some(progress) = self.run_command(command, request) {
+                return progress;
             }
         }
+        RunProgress::Done(HandlerOutcome::Declined)
+    }
+
+    /// The next command with its position in its block; `None` at the end.
+    pub(super) fn next_command<'s>(
+        &mut self,
+        site: &'s HttpSite,
+        request: &mut Request,
+    ) -> Option<&'s (usize, ScriptCommand)> {
+        loop {
+            let conf = script_of(site, self.block);
+            // The log has a line for each command.
+            if !conf.runs().is_empty() && self.passes_over {
+                self.next = pass_over(conf.runs(), self.next, request);
+            }
+            if let Some(command) = conf.commands.get(self.next) {
+                // Before the command runs: if it has to wait, the script continues after it.
+                self.next += 1;
+                return Some(command);
+            }
+            // The end of the script of an `if` is not the end of the whole.
+            (self.block, self.next) = self.outer.take()?;
+        }
+    }
+
+    /// Runs a command. `None`: the script goes on.
+    pub(super) fn run_command(
+        &mut self,
+        command: &ScriptCommand,
+        request: &mut Request,
+    ) -> Option<RunProgress> {
+        let outcome = match command {
+            ScriptCommand::Set { variable, value } => {
+                // The common case: neither evaluation nor a copy is needed.
+                match value.constant() {
+                    Some(text) => request.set_variable(*variable, text),
+                    None => {
+                        let value = escaped_value(request, value, self.quoting);
+                        request.set_variable(*variable, &value);
+                    }
+                }
+                None
+            }
+            ScriptCommand::Rewrite(rewrite) => self.rewrite(rewrite, request),
+            ScriptCommand::Return(answer) => Some(answer.run(request)),
+            ScriptCommand::Break => Some(break_script(request)),
+            ScriptCommand::Foreign(ForeignStep(step)) => {
+                let inputs = step.inputs().iter();
+                let inputs = inputs.map(|input| escaped_value(request, input, self.quoting));
+                let inputs = inputs.collect();
+                match step.run(request, inputs) {
+                    ScriptProgress::Done(HandlerOutcome::Declined) => None,
+                    ScriptProgress::Done(outcome) => Some(outcome),
+                    ScriptProgress::Later(task) => return Some(RunProgress::Task(task)),
+                }
+            }
+            ScriptCommand::If { condition, .. } => {
+                match condition.test(request, self.quoting, self.log) {
+                    ConditionOutcome::Known(holds) => self.take_branch(request, holds),
+                    ConditionOutcome::File(test, path) => match try_stat(request, &path) {
+                        Some(found) => {
+                            let holds = test.holds(request, &path, found);
+                            self.take_branch(request, holds);
+                        }
+                        None => return Some(RunProgress::Wait(test, path)),
+                    },
+                }
+                None
+            }
+        };
+        outcome.map(RunProgress::Done)
     }
 
     /// Continues after the condition that was tested last: in its block, or past it.

@@ -423,6 +423,10 @@ impl<F> ScriptStep for SetStep<F>
 where
     F: Fn(&mut Request, Vec<BString>) -> Result<Vec<u8>, InvalidText> + Send + Sync,
 {
+    fn only_computes(&self) -> bool {
+        true
+    }
+
     fn inputs(&self) -> &[Expression] {
         &self.inputs
     }

@@ -96,6 +96,7 @@ static BLOCK: DirectiveTable<GroupDraft> = DirectiveTable::new(&[
         ),
     },
     upstream_block_rows::zone(UPSTREAM),
+    upstream_block_rows::state(UPSTREAM),
     upstream_block_rows::hash(UPSTREAM),
     Directive {
         name: "ip_hash",

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use base::sync::Mutex;
 use bytes::Bytes;
 use http::Request;
-use http::response_body::{BodyChunk, BodyError, BodySource};
+use http::response_body::{BodyChunk, BodyError, BodySource, EndWork};
 
 use super::CompressedCopy;
 use crate::shared::compression::{CompressedSizes, ContentEncoder};
@@ -39,7 +39,8 @@ impl CopyFill {
         }
     }
 
-    /// All that was made so far.
+    /// All that was made so far. For the task that makes the copy: at its end there is nothing to come, so that these are
+    /// the whole.
     pub(super) fn chunks(&self) -> Vec<Bytes> {
         self.0.lock().chunks.clone()
     }
@@ -79,21 +80,25 @@ impl CopyFill {
 /// The body of a response that follows a copy.
 pub(crate) struct FollowedCopy<E> {
     fill: Arc<CopyFill>,
-    /// How many chunks, and how many bytes, it has taken.
+    /// How many chunks, and how many bytes, it has taken. Chunks while the copy is being made, because they are not copied
+    /// for each follower; bytes afterwards, when the copy is one piece and the chunks are gone.
     chunk: usize,
     position: usize,
     /// Its place among those that wait.
     ticket: Option<u64>,
+    /// What the producer of the content has to do at the end.
+    end_work: Option<EndWork>,
     encoder: PhantomData<E>,
 }
 
 impl<E> FollowedCopy<E> {
-    pub(crate) fn new(fill: Arc<CopyFill>) -> FollowedCopy<E> {
+    pub(crate) fn new(fill: Arc<CopyFill>, end_work: Option<EndWork>) -> FollowedCopy<E> {
         FollowedCopy {
             fill,
             chunk: 0,
             position: 0,
             ticket: None,
+            end_work,
             encoder: PhantomData,
         }
     }
@@ -142,6 +147,9 @@ impl<E: ContentEncoder> BodySource for FollowedCopy<E> {
                 Some(Ok(BodyChunk::Bytes(bytes)))
             }
             Ok(Err(copy)) => {
+                if let Some(end_work) = self.end_work.take() {
+                    end_work(request);
+                }
                 // The log phase runs after the body has ended, and reads these.
                 request.set_state(CompressedSizes::<E>::of_copy(&copy));
                 None

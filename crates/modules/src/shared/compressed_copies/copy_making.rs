@@ -63,6 +63,7 @@ pub(crate) fn find_copy<C: ResponseCoding>(
         // A HEAD says the length if it is known; nothing is compressed for it.
         return copies.kept(&key).map(SharedCopy::Whole);
     }
+    // From here on the request either has a copy, or a duty: a `StartedFill` that is dropped fails, and is counted.
     match copies.find_or_start(&key, source.length) {
         FoundCopy::Kept(copy) => {
             count(&copies.counters.hits);
@@ -156,7 +157,9 @@ async fn make<C: ResponseCoding>(
     }
 }
 
-/// Compresses a source by the pool, piece by piece, and returns its length.
+/// Compresses a source by the pool, piece by piece, and returns its length. Between two pieces the pool is free for other
+/// copies, so that a large one does not keep small ones waiting; reading goes through the file pool, which is the one that
+/// may wait for a disk.
 async fn compress_all<C: ResponseCoding>(
     reader: &mut SourceReader,
     encoder: C,
@@ -225,7 +228,8 @@ type CopyOrigin<'a, C> = (
     PoolHandle,
 );
 
-/// Counts a use of a copy. One that is in use is worth a place in the store, and a better level.
+/// Counts a use of a copy. Both things that may follow are done once for a copy, in tasks of their own: the response that
+/// happened to be the one is not delayed. One that is in use is worth a place in the store, and a better level.
 fn use_again<C: ResponseCoding>(
     copies: &Arc<CompressedCopies>,
     copy: &Arc<CompressedCopy>,

@@ -1,4 +1,7 @@
 //! What a response is a copy of, and how its content is read once more, apart from the response.
+//!
+//! The response that asks first keeps its own body and never uses it: its client follows the copy like any other. So
+//! nothing that happens to that request (a slow client, a disconnect, a reload) touches the reading here.
 
 use std::future::poll_fn;
 use std::io;
@@ -80,7 +83,8 @@ impl CopySource {
     /// A file as it is now: `opened` may come from `open_file_cache` and be as old as that allows.
     fn of_file(opened: FileIdentity, body: &ResponseBody) -> Option<CopySource> {
         let (version, reader) = match body {
-            // Content that the open file cache keeps was read from the version that it names.
+            // Content that the open file cache keeps was read from the version that it names, and was compared with the
+            // open file not long ago: that is as late as an uncompressed response shows a change.
             ResponseBody::Bytes(bytes) => (opened, SourceReader::Memory(bytes.clone())),
             ResponseBody::File(range) if range.offset == 0 => {
                 // Waits for nothing: the file is open.

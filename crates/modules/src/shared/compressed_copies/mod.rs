@@ -103,7 +103,8 @@ pub(crate) struct CopyKey {
     pub(crate) variant: u32,
 }
 
-/// A version of a content.
+/// A version of a content. Two versions of one file are as different as two files: nothing is ever updated here, what is no
+/// longer asked for leaves by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ContentVersion {
     File(FileIdentity),
@@ -132,7 +133,8 @@ struct HeldBytes {
 }
 
 impl HeldBytes {
-    /// Counts as much of it as it has turned out to need.
+    /// Counts as much of it as it has turned out to need. The new amount is added before the old one is taken away: for a
+    /// moment too much is counted, and never too little.
     fn resize(&mut self, bytes: u64) {
         self.total.fetch_add(bytes, Relaxed);
         self.total.fetch_sub(self.bytes, Relaxed);
@@ -232,6 +234,7 @@ pub(crate) struct CompressedCopies {
     pub(crate) counters: CopyCounters,
 }
 
+/// Both maps are behind one lock, because a key moves from one to the other and must never be in neither.
 struct CopyTable {
     kept: S3Fifo<CopyKey, Arc<CompressedCopy>>,
     fills: HashMap<CopyKey, Arc<CopyFill>>,
@@ -376,7 +379,8 @@ pub(crate) struct StartedFill {
     held: Option<HeldBytes>,
 }
 
-/// Whether a copy outlives the responses that follow it.
+/// Whether a copy outlives the responses that follow it. Those that do follow it get it in either case: their heads have
+/// left, and what they get is what they would have got without copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyFate {
     /// It is what any later client gets.
@@ -391,7 +395,9 @@ impl StartedFill {
         &self.fill
     }
 
-    /// Ends it with the whole copy.
+    /// Ends it with the whole copy. In this order: the copy is in the table before the fill leaves it, both under one lock,
+    /// so that no client finds neither and compresses once more; and followers are woken last, when whatever they ask for
+    /// next is there.
     fn complete(mut self, bytes: Vec<u8>, original: u64, fate: CopyFate) -> Arc<CompressedCopy> {
         // `held` is there until this, which consumes the fill.
         let held = self.held.take().unwrap_or_else(|| HeldBytes {
@@ -413,7 +419,10 @@ impl StartedFill {
 }
 
 impl Drop for StartedFill {
+    /// A task that ended early (an error, a panic in the pool, the end of its loop) must leave nothing that others wait for.
+    /// Those that follow are cut off, like the clients of a file that breaks off; the next request starts anew.
     fn drop(&mut self) {
+        // Taken by `complete`.
         if self.held.take().is_some() {
             self.copies.table.lock().fills.remove(&self.key);
             count(&self.copies.counters.failed);

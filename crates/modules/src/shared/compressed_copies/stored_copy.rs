@@ -1,6 +1,8 @@
 //! Copies beside the objects of a cache: they outlive a restart, and a full memory.
 //!
-//! A copy is written at its second use, so that pages that are asked for once take no room twice.
+//! A copy is written at its second use, so that pages that are asked for once take no room twice. Nothing removes copies
+//! from the store: once their object is gone nobody knows their key any more, and they leave like all that is not asked
+//! for. Whatever goes wrong here (a full disk, damage, a purge in between) only means to compress again.
 
 use std::sync::Arc;
 

@@ -33,6 +33,9 @@ pub(crate) trait CgiHead: 'static {
         content: RequestLength,
         out: &mut Vec<u8>,
     ) -> Result<RequestTraits, NoResponse>;
+
+    /// Reads the params back, to show them.
+    fn read_params(head: &[u8]) -> Vec<(&[u8], &[u8])>;
 }
 
 /// The plan for a request to `target`. Both protocols announce the length of the content in front
@@ -94,6 +97,13 @@ impl<H: CgiHead> UpstreamProtocol for CgiExchange<H> {
     ) -> Result<(), NoResponse> {
         self.traits = self.head.write(request, &self.settings, content, out)?;
         Ok(())
+    }
+
+    fn shown_fields(&self, head: &[u8]) -> http::upstream::ShownFields {
+        let params = H::read_params(head).into_iter();
+        params
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect()
     }
 
     fn content_is_plain(&self) -> bool {

@@ -226,7 +226,7 @@ impl LogEscape {
                 start,
                 out,
                 |byte| byte < b' ' || matches!(byte, b'"' | b'\\'),
-                write_json_escape,
+                base::text::write_json_escape,
             ),
         }
     }
@@ -254,23 +254,6 @@ fn escape_from(
             write(byte, out);
         } else {
             out.push(byte);
-        }
-    }
-}
-
-/// Appends a byte escaped for JSON (RFC 8259, section 7).
-fn write_json_escape(byte: u8, out: &mut Vec<u8>) {
-    out.push(b'\\');
-    match byte {
-        b'\n' => out.push(b'n'),
-        b'\r' => out.push(b'r'),
-        b'\t' => out.push(b't'),
-        0x08 => out.push(b'b'),
-        0x0c => out.push(b'f'),
-        b'"' | b'\\' => out.push(byte),
-        _ => {
-            out.extend_from_slice(b"u00");
-            write_hex(byte, out);
         }
     }
 }

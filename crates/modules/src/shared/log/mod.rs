@@ -100,7 +100,8 @@ impl LogDestination {
             }
             let syslog =
                 Syslog::parse(server, program()).map_err(|message| line.error_at(0, message))?;
-            return Ok(LogDestination::Syslog(Arc::new(syslog)));
+            let files = line.lasting::<LogFiles>().clone();
+            return Ok(LogDestination::Syslog(files.keep_syslog(syslog)));
         }
         if Expression::has_variables(&word.text) {
             if buffering.is_some() {

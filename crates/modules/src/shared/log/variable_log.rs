@@ -20,7 +20,7 @@ use std::sync::{Arc, Weak};
 use base::ErrnoText;
 use bstr::ByteSlice;
 use conf::Expression;
-use host::error_log::{LineBuffer, LogContext, LogFiles, LogLevel, Logger};
+use host::error_log::{ContextWriter, LineBuffer, LogContext, LogFiles, LogLevel, Logger};
 use rt::file::modes::{self, PermissiveMode};
 use rt::sync::remote_oneshot;
 
@@ -162,8 +162,8 @@ impl LogContext for LogWrite {
         Some(self.connection)
     }
 
-    fn describe(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b" while logging request");
+    fn describe(&self, out: &mut ContextWriter<'_>) {
+        out.doing("logging request");
     }
 }
 

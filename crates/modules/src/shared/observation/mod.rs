@@ -2,11 +2,13 @@
 //!
 //! - [`series`]: counters and histograms of each server, `status_zone` and cache. Every loop has its own, so that no two
 //!   processors contend for them; readers add them up.
+//! - [`sessions`]: the same of stream's servers, which are all in one place: a session is rarer than a request.
 //! - [`slowest`]: the slowest requests of the last minutes, with their ledgers.
 //!
 //! Nothing is remembered unless a configuration asks for it: a loop looks at one word after each request.
 
 pub(crate) mod series;
+pub(crate) mod sessions;
 pub(crate) mod slowest;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -17,15 +19,26 @@ use host::engine::ZoneRegistry;
 use http::http_loop::HttpLoop;
 use http::http_site::FrozenHttp;
 
+use ::stream::stream_site::FrozenStream;
 use series::SeriesRegistry;
+use sessions::SessionSeries;
 use slowest::SlowestRequests;
 
 /// The name under which [`Observation`] is kept over reloads.
 const ZONE: &str = "observation";
 
-/// The names of servers and locations in metrics: `status_zone`. Locations do not inherit it.
+/// The name of a server or location in metrics: `status_zone`. A location inherits that of a location around it, and not that
+/// of its server, which counts all of its requests in any case.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct StatusZone(pub(crate) Option<Arc<str>>);
+pub(crate) enum StatusZone {
+    /// It has none.
+    #[default]
+    None,
+    /// The name of a server's.
+    Server(Arc<str>),
+    /// The name of a location's.
+    Location(Arc<str>),
+}
 
 /// What this process remembers.
 #[derive(Default)]
@@ -38,6 +51,10 @@ pub(crate) struct Observation {
     wanted: AtomicBool,
     /// The configuration that is served, for questions from other worker groups.
     site: Mutex<Weak<FrozenHttp>>,
+    /// That of stream.
+    stream: Mutex<Weak<FrozenStream>>,
+    /// The zones of stream's servers.
+    pub(crate) sessions: SessionSeries,
     /// The generation for which it was asked.
     generation: AtomicU64,
     /// How many configurations have been loaded, and when the last one was, in milliseconds since 1970.
@@ -49,6 +66,16 @@ impl Observation {
     /// The configuration that is served.
     pub(crate) fn site(&self) -> Option<Arc<FrozenHttp>> {
         self.site.lock().upgrade()
+    }
+
+    /// The configuration of stream that is served.
+    pub(crate) fn stream(&self) -> Option<Arc<FrozenStream>> {
+        self.stream.lock().upgrade()
+    }
+
+    /// Sets it.
+    pub(crate) fn set_stream(&self, site: &Arc<FrozenStream>) {
+        *self.stream.lock() = Arc::downgrade(site);
     }
 
     /// That of a process.
@@ -70,6 +97,7 @@ pub(crate) fn commit(site: &FrozenHttp, zones: &ZoneRegistry, has_page: bool) {
     }
     let wanted = all.wanted.load(Relaxed);
     net::metrics::set_wanted(wanted);
+    host::error_log::keep_recent_errors(wanted);
     if wanted {
         all.series.set_names(site);
     }
@@ -79,9 +107,6 @@ pub(crate) fn commit(site: &FrozenHttp, zones: &ZoneRegistry, has_page: bool) {
 pub(crate) fn start(http: &HttpLoop) {
     let all = Observation::of(&http.zones);
     *all.site.lock() = Arc::downgrade(&http.site().shared());
-    let observer: Option<http::log_phase::RequestObserver> = match all.wanted.load(Relaxed) {
-        true => Some(series::observe_request),
-        false => None,
-    };
+    let observer = all.wanted.load(Relaxed).then_some(&series::OBSERVER);
     http::log_phase::set_observer(observer);
 }

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use base::sync::Mutex;
 use http::Request;
 use http::cache::UpstreamCacheStatus;
-use http::http_site::FrozenHttp;
+use http::http_site::{FrozenHttp, HttpSite, ServerId};
+use http::log_phase::RequestObserver;
 use net::counters::SingleWriterCounter;
-use net::metrics::{LatencyHistogram, LatencySums};
+use net::metrics::{LatencyHistogram, LatencySums, StatusCounters, micros};
 
 use super::{Observation, StatusZone};
 
@@ -48,9 +49,15 @@ pub(crate) const REASONS: [&str; 10] = [
 #[repr(align(128))]
 pub(crate) struct ServerSeries {
     responses: [SingleWriterCounter; CLASSES.len()],
+    statuses: StatusCounters,
     received: SingleWriterCounter,
+    heads: SingleWriterCounter,
     sent: SingleWriterCounter,
     cut: SingleWriterCounter,
+    /// Requests that were counted when they began, and those of them that have ended: the others are under way.
+    began: SingleWriterCounter,
+    ended: SingleWriterCounter,
+    handshakes: [SingleWriterCounter; 3],
     total: LatencyHistogram,
     first_byte: LatencyHistogram,
 }
@@ -60,16 +67,46 @@ pub(crate) struct ServerSeries {
 pub(crate) struct ServerSums {
     /// By class.
     pub(crate) responses: [u64; CLASSES.len()],
+    /// By status; what does not fit is in its class only.
+    pub(crate) statuses: BTreeMap<u16, u64>,
     /// Bytes of content that clients sent.
     pub(crate) received: u64,
+    /// Bytes of request lines and header fields.
+    pub(crate) heads: u64,
     /// Bytes that clients were sent.
     pub(crate) sent: u64,
     /// Responses that were not sent to their end.
     pub(crate) cut: u64,
+    /// Requests under way.
+    pub(crate) processing: u64,
+    /// TLS handshakes: full ones, resumed ones, failed ones.
+    pub(crate) handshakes: [u64; 3],
     /// Until the end of the response.
     pub(crate) total: LatencySums,
     /// Until the head of the response.
     pub(crate) first_byte: LatencySums,
+}
+
+impl ServerSums {
+    /// Adds those of another zone of the same name.
+    pub(crate) fn add(&mut self, other: &ServerSums) {
+        for (sum, count) in self.responses.iter_mut().zip(other.responses) {
+            *sum += count;
+        }
+        for (status, count) in &other.statuses {
+            *self.statuses.entry(*status).or_default() += count;
+        }
+        for (sum, count) in self.handshakes.iter_mut().zip(other.handshakes) {
+            *sum += count;
+        }
+        self.received += other.received;
+        self.heads += other.heads;
+        self.sent += other.sent;
+        self.cut += other.cut;
+        self.processing += other.processing;
+        self.total.add(&other.total);
+        self.first_byte.add(&other.first_byte);
+    }
 }
 
 /// The counters of a cache on one loop.
@@ -79,7 +116,9 @@ pub(crate) struct CacheSeries {
     outcomes: [SingleWriterCounter; OUTCOMES.len()],
     reasons: [SingleWriterCounter; REASONS.len()],
     collapsed: SingleWriterCounter,
-    bytes: [SingleWriterCounter; 2],
+    bytes: [SingleWriterCounter; OUTCOMES.len()],
+    written: [SingleWriterCounter; OUTCOMES.len()],
+    written_bytes: [SingleWriterCounter; OUTCOMES.len()],
 }
 
 /// The sums of [`CacheSeries`].
@@ -91,9 +130,16 @@ pub(crate) struct CacheSums {
     pub(crate) reasons: [u64; REASONS.len()],
     /// Requests that followed another one's fill.
     pub(crate) collapsed: u64,
-    /// Bytes sent from the store, and from the origin.
-    pub(crate) bytes: [u64; 2],
+    /// Bytes of content sent, by outcome.
+    pub(crate) bytes: [u64; OUTCOMES.len()],
+    /// Responses that were stored on the way, and their bytes, by outcome.
+    pub(crate) written: [u64; OUTCOMES.len()],
+    /// See `written`.
+    pub(crate) written_bytes: [u64; OUTCOMES.len()],
 }
+
+/// Which outcomes are answered from the store.
+pub(crate) const FROM_STORE: [bool; OUTCOMES.len()] = [true, false, false, false, true, true, true];
 
 /// Counters of one name: those of each loop that counted under it.
 pub(crate) struct NamedSeries<S>(Mutex<Vec<Arc<S>>>);
@@ -158,10 +204,13 @@ impl<S: Default> SeriesOfKind<S> {
 #[derive(Default)]
 pub(crate) struct SeriesRegistry {
     servers: SeriesOfKind<ServerSeries>,
-    zones: SeriesOfKind<ServerSeries>,
+    /// `status_zone` of servers.
+    server_zones: SeriesOfKind<ServerSeries>,
+    /// `status_zone` of locations.
+    location_zones: SeriesOfKind<ServerSeries>,
     caches: SeriesOfKind<CacheSeries>,
-    /// The configuration has a `status_zone`.
-    has_zones: AtomicBool,
+    /// A location has a `status_zone`.
+    has_location_zones: AtomicBool,
 }
 
 impl SeriesRegistry {
@@ -170,11 +219,18 @@ impl SeriesRegistry {
         let indexes = 0..site.servers.len();
         let servers = indexes.map(|index| server_name(site, index)).collect();
         self.servers.set_names(&servers);
-        let zones = site.all_locations();
-        let zones = zones.filter_map(|location| location.confs.get::<StatusZone>().0.clone());
-        let zones: BTreeSet<_> = zones.collect();
-        self.has_zones.store(!zones.is_empty(), Relaxed);
-        self.zones.set_names(&zones);
+        let (mut of_servers, mut of_locations) = (BTreeSet::new(), BTreeSet::new());
+        for location in site.all_locations() {
+            match location.confs.get::<StatusZone>() {
+                StatusZone::None => {}
+                StatusZone::Server(name) => drop(of_servers.insert(Arc::clone(name))),
+                StatusZone::Location(name) => drop(of_locations.insert(Arc::clone(name))),
+            }
+        }
+        self.has_location_zones
+            .store(!of_locations.is_empty(), Relaxed);
+        self.server_zones.set_names(&of_servers);
+        self.location_zones.set_names(&of_locations);
         let caches = site.main_confs.get::<http::cache::CacheZones>().all_zones();
         let names = caches.iter().map(|cache| cache.name().to_string().into());
         self.caches.set_names(&names.collect());
@@ -185,9 +241,25 @@ impl SeriesRegistry {
         self.servers.sums(ServerSeries::add_to)
     }
 
-    /// The sums of each `status_zone`.
+    /// The sums of each `status_zone` of servers.
+    pub(crate) fn server_zones(&self) -> Vec<(Arc<str>, ServerSums)> {
+        self.server_zones.sums(ServerSeries::add_to)
+    }
+
+    /// The sums of each `status_zone` of locations.
+    pub(crate) fn location_zones(&self) -> Vec<(Arc<str>, ServerSums)> {
+        self.location_zones.sums(ServerSeries::add_to)
+    }
+
+    /// The sums of each name of a zone, of servers and locations together.
     pub(crate) fn zones(&self) -> Vec<(Arc<str>, ServerSums)> {
-        self.zones.sums(ServerSeries::add_to)
+        let mut all: BTreeMap<_, _> = self.server_zones().into_iter().collect();
+        for (name, sums) in self.location_zones() {
+            all.entry(name)
+                .or_insert_with(ServerSums::default)
+                .add(&sums);
+        }
+        all.into_iter().collect()
     }
 
     /// The sums of each cache.
@@ -213,34 +285,82 @@ impl ServerSeries {
         for (sum, count) in sums.responses.iter_mut().zip(&self.responses) {
             *sum += count.get();
         }
+        self.statuses.add_to(&mut sums.statuses);
         sums.received += self.received.get();
+        sums.heads += self.heads.get();
+        // In this order: one that begins meanwhile must not make it negative.
+        let ended = self.ended.get();
+        sums.processing += self.began.get().saturating_sub(ended);
+        for (sum, count) in sums.handshakes.iter_mut().zip(&self.handshakes) {
+            *sum += count.get();
+        }
         sums.sent += self.sent.get();
         sums.cut += self.cut.get();
         self.total.add_to(&mut sums.total);
         self.first_byte.add_to(&mut sums.first_byte);
     }
 
-    /// Counts a request that has ended. It is called for requests that got no response at all as well: a status of 0, or
-    /// one of the server's own such as 499, is in the class that its first digit says, or in none.
-    fn count(&self, request: &Request) {
-        let class = match request.out.status {
-            status @ 100..600 => usize::from(status / 100),
-            _ => 0,
-        };
-        self.responses[class].add(1);
-        let received = request.body.bytes_taken();
-        if received > 0 {
-            self.received.add(received);
+    /// Counts a request that has ended.
+    #[inline]
+    fn count(&self, ended: &EndedRequest) {
+        self.responses[ended.class].add(1);
+        if ended.class > 0 {
+            self.statuses.count(ended.status);
         }
-        self.sent.add(request.times.bytes_sent);
-        if !request.times.complete {
+        if ended.is_counted {
+            self.ended.add(1);
+        }
+        self.heads.add(ended.head);
+        if ended.received > 0 {
+            self.received.add(ended.received);
+        }
+        self.sent.add(ended.sent);
+        if ended.is_cut {
             self.cut.add(1);
         }
-        self.total.observe(request.ledger.total());
-        if let Some(responded) = request.times.responded {
-            let began = request.times.started;
-            self.first_byte
-                .observe(responded.saturating_duration_since(began));
+        self.total.observe_us(ended.total_us);
+        if let Some(us) = ended.first_byte_us {
+            self.first_byte.observe_us(us);
+        }
+    }
+}
+
+/// What is counted of a request, read once for all that count it.
+struct EndedRequest {
+    /// The first digit of its status. One that got no response is in no class, whatever status the log has for it: 499, 444.
+    class: usize,
+    status: u16,
+    head: u64,
+    received: u64,
+    sent: u64,
+    is_cut: bool,
+    is_counted: bool,
+    total_us: u64,
+    first_byte_us: Option<u64>,
+}
+
+impl EndedRequest {
+    #[inline]
+    fn of(request: &Request) -> EndedRequest {
+        let times = &request.times;
+        let status = request.out.status;
+        let class = match status {
+            100..600 if times.responded.is_some() => usize::from(status / 100),
+            _ => 0,
+        };
+        let first_byte = times
+            .responded
+            .map(|responded| micros(responded.saturating_duration_since(times.started)));
+        EndedRequest {
+            class,
+            status,
+            head: request.head.wire.size() as u64,
+            received: request.body.bytes_taken(),
+            sent: times.bytes_sent,
+            is_cut: !times.complete,
+            is_counted: request.ledger.is_counted,
+            total_us: micros(request.ledger.total()),
+            first_byte_us: first_byte,
         }
     }
 }
@@ -254,23 +374,39 @@ impl CacheSeries {
             *sum += count.get();
         }
         sums.collapsed += self.collapsed.get();
-        for (sum, count) in sums.bytes.iter_mut().zip(&self.bytes) {
-            *sum += count.get();
+        for (sums, counts) in [
+            (&mut sums.bytes, &self.bytes),
+            (&mut sums.written, &self.written),
+            (&mut sums.written_bytes, &self.written_bytes),
+        ] {
+            for (sum, count) in sums.iter_mut().zip(counts) {
+                *sum += count.get();
+            }
         }
     }
 
     fn count(&self, request: &Request, status: UpstreamCacheStatus, reason: &str) {
-        let (outcome, is_stored) = match status {
-            UpstreamCacheStatus::Hit => (0, true),
-            UpstreamCacheStatus::Miss => (1, false),
-            UpstreamCacheStatus::Bypass => (2, false),
-            UpstreamCacheStatus::Expired => (3, false),
-            UpstreamCacheStatus::Stale => (4, true),
-            UpstreamCacheStatus::Updating => (5, true),
-            UpstreamCacheStatus::Revalidated => (6, true),
+        let outcome = match status {
+            UpstreamCacheStatus::Hit => 0,
+            UpstreamCacheStatus::Miss => 1,
+            UpstreamCacheStatus::Bypass => 2,
+            UpstreamCacheStatus::Expired => 3,
+            UpstreamCacheStatus::Stale => 4,
+            UpstreamCacheStatus::Updating => 5,
+            UpstreamCacheStatus::Revalidated => 6,
         };
+        let bytes = request.times.body_bytes_sent;
         self.outcomes[outcome].add(1);
-        self.bytes[usize::from(!is_stored)].add(request.times.body_bytes_sent);
+        self.bytes[outcome].add(bytes);
+        // The request that began a fill has a reason if the response was not stored; that of `…_cache_bypass` only says
+        // why it was not looked for.
+        let is_leader = request.ledger.role == Some(http::ledger::FillRole::Leader);
+        let has_obstacle =
+            !reason.is_empty() && (!reason.starts_with("bypass") || reason.contains(", "));
+        if is_leader && !FROM_STORE[outcome] && !has_obstacle {
+            self.written[outcome].add(1);
+            self.written_bytes[outcome].add(bytes);
+        }
         if request.ledger.role == Some(http::ledger::FillRole::Follower) {
             self.collapsed.add(1);
         }
@@ -290,14 +426,31 @@ struct LoopSeries {
     generation: u64,
     observation: Option<Arc<Observation>>,
     /// By the number of the server in that generation; those that have had a request.
-    by_number: Vec<Option<Arc<ServerSeries>>>,
+    by_number: Vec<Option<ServerEntry>>,
     /// By name: those that have had a request.
     servers: OwnSeries<ServerSeries>,
-    zones: OwnSeries<ServerSeries>,
+    server_zones: OwnSeries<ServerSeries>,
+    location_zones: OwnSeries<ServerSeries>,
     caches: OwnSeries<CacheSeries>,
-    has_zones: bool,
+    has_location_zones: bool,
     /// Faster requests are not among the slowest, in microseconds.
     slow_from_us: u64,
+}
+
+/// The counters of a server, and of its `status_zone`.
+#[derive(Clone)]
+struct ServerEntry {
+    server: Arc<ServerSeries>,
+    zone: Option<Arc<ServerSeries>>,
+}
+
+impl ServerEntry {
+    fn each(&self, count: impl Fn(&ServerSeries)) {
+        count(&self.server);
+        if let Some(zone) = &self.zone {
+            count(zone);
+        }
+    }
 }
 
 /// What one loop counts with, by name.
@@ -322,70 +475,83 @@ fn met<'a, S: Default>(
 impl LoopSeries {
     /// Begins a generation. It costs what the loop has met, not what the configuration has: there may be ten thousand servers.
     #[cold]
-    fn begin(&mut self, request: &Request) {
+    fn begin(&mut self, site: &HttpSite) {
         let Some(http) = http::current_loop::http_loop() else {
             return;
         };
         let all = Observation::of(&http.zones);
         self.by_number.clear();
-        self.by_number.resize(request.site.servers.len(), None);
+        self.by_number.resize(site.servers.len(), None);
         all.series.servers.keep_known(&mut self.servers);
-        all.series.zones.keep_known(&mut self.zones);
+        all.series.server_zones.keep_known(&mut self.server_zones);
+        all.series
+            .location_zones
+            .keep_known(&mut self.location_zones);
         all.series.caches.keep_known(&mut self.caches);
-        self.has_zones = all.series.has_zones.load(Relaxed);
-        self.generation = request.site.generation;
+        self.has_location_zones = all.series.has_location_zones.load(Relaxed);
+        self.generation = site.generation;
         self.observation = Some(all);
     }
 
     /// Finds the counters of a server that has had no request in this generation.
     #[cold]
-    fn meet_server(&mut self, request: &Request) {
-        let number = request.server.0 as usize;
-        let name = server_name(&request.site, number);
+    fn meet_server(&mut self, site: &HttpSite, number: usize) {
+        let name = server_name(site, number);
+        let zone = server_zone(site, number);
         if let (Some(all), Some(slot)) = (&self.observation, self.by_number.get_mut(number)) {
-            *slot = met(&mut self.servers, &all.series.servers, &name).cloned();
+            let server = met(&mut self.servers, &all.series.servers, &name).cloned();
+            let zone = zone.and_then(|zone| {
+                met(&mut self.server_zones, &all.series.server_zones, zone).cloned()
+            });
+            *slot = server.map(|server| ServerEntry { server, zone });
         }
+    }
+
+    /// The counters of a server of a generation: that of this loop, or one that it has left.
+    fn entry(&mut self, site: &HttpSite, server: ServerId) -> Option<&ServerEntry> {
+        let number = server.0 as usize;
+        if site.generation > self.generation {
+            self.begin(site);
+        }
+        if site.generation != self.generation {
+            return None;
+        }
+        if self.by_number.get(number).is_some_and(Option::is_none) {
+            self.meet_server(site, number);
+        }
+        self.by_number.get(number)?.as_ref()
+    }
+
+    /// The counters of a server of an earlier generation, which may have another number now, or none.
+    #[cold]
+    fn former_entry(&self, site: &HttpSite, server: ServerId) -> Option<ServerEntry> {
+        let number = server.0 as usize;
+        let series = self.servers.get(&server_name(site, number))?;
+        let zone = server_zone(site, number).and_then(|zone| self.server_zones.get(zone));
+        Some(ServerEntry {
+            server: Arc::clone(series),
+            zone: zone.cloned(),
+        })
     }
 
     /// Counts a request under all names that it has: its server's, those of its zones, and that of the cache it asked.
     fn count(&mut self, request: &Request) {
-        let generation = request.site.generation;
-        if generation > self.generation {
-            self.begin(request);
-        }
-        let number = request.server.0 as usize;
-        if generation == self.generation && self.by_number.get(number).is_some_and(Option::is_none)
-        {
-            self.meet_server(request);
-        }
-        let series = match generation == self.generation {
-            true => self.by_number.get(number).and_then(Option::as_ref),
-            // It began before a reload, and its server may have another number now, or none.
-            false => self.servers.get(&server_name(&request.site, number)),
-        };
-        if let Some(series) = series {
-            series.count(request);
+        let site = &request.site;
+        let ended = EndedRequest::of(request);
+        match self.entry(site, request.server) {
+            Some(entry) => entry.each(|series| series.count(&ended)),
+            None => {
+                if let Some(entry) = self.former_entry(site, request.server) {
+                    entry.each(|series| series.count(&ended));
+                }
+            }
         }
         let Some(all) = &self.observation else { return };
-        let server = request.site.server(request.server);
-        let locations = [server.root, request.location];
-        // A request that ends at the server's own level is in one location, not in two.
-        let zones = if server.root == request.location {
-            1
-        } else {
-            2
-        };
-        for location in locations
-            .iter()
-            .take(if self.has_zones { zones } else { 0 })
+        if self.has_location_zones
+            && let StatusZone::Location(name) = site.location(request.location).confs.get()
+            && let Some(series) = met(&mut self.location_zones, &all.series.location_zones, name)
         {
-            let zone = request.site.location(*location).confs.get::<StatusZone>();
-            let name = zone.0.as_deref();
-            if let Some(series) =
-                name.and_then(|name| met(&mut self.zones, &all.series.zones, name))
-            {
-                series.count(request);
-            }
+            series.count(&ended);
         }
         if let Some(record) = request.upstream.get()
             && let (Some(status), Some(zone)) = (record.cache, &request.ledger.cache)
@@ -394,17 +560,41 @@ impl LoopSeries {
         {
             series.count(request, status, &record.cache_reason);
         }
-        let took = request.ledger.total();
-        if took.as_micros() as u64 >= self.slow_from_us {
-            self.slow_from_us = all.slowest.offer(request, took);
+        if ended.total_us >= self.slow_from_us {
+            self.slow_from_us = all.slowest.offer(request, request.ledger.total());
         }
     }
 }
 
-/// Remembers a request that has ended.
-pub(super) fn observe_request(request: &Request) {
-    SERIES.with_borrow_mut(|series| series.count(request));
+/// The `status_zone` of a server.
+fn server_zone(site: &HttpSite, number: usize) -> Option<&str> {
+    let root = site.servers.get(number)?.root;
+    match site.location(root).confs.get::<StatusZone>() {
+        StatusZone::Server(name) => Some(name),
+        StatusZone::None | StatusZone::Location(_) => None,
+    }
 }
+
+/// What the loops call.
+pub(super) static OBSERVER: RequestObserver = RequestObserver {
+    began: |request| {
+        SERIES.with_borrow_mut(|series| {
+            let entry = series.entry(&request.site, request.server);
+            if let Some(entry) = entry {
+                entry.each(|series| series.began.add(1));
+            }
+            entry.is_some()
+        })
+    },
+    ended: |request| SERIES.with_borrow_mut(|series| series.count(request)),
+    handshake: |site, server, end| {
+        SERIES.with_borrow_mut(|series| {
+            if let Some(entry) = series.entry(site, server) {
+                entry.each(|series| series.handshakes[end as usize].add(1));
+            }
+        });
+    },
+};
 
 #[cfg(test)]
 mod tests {

@@ -162,7 +162,8 @@ const YESCRYPT_MEMORY: u64 = 1 << 30;
 /// Characters of a yescrypt value: 32 bytes. One that is shorter would fit more passwords.
 const YESCRYPT_VALUE: usize = 43;
 
-/// Whether this is `$y$parameters$salt$value`, with parameters that can be computed.
+/// Whether this is `$y$parameters$salt$value`, with parameters that can be computed. Asked when the file is read, so that a
+/// line whose cost is a mistake takes neither the memory nor the time at a login.
 fn is_yescrypt(text: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(text) else {
         return false;

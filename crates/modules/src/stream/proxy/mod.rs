@@ -42,7 +42,8 @@ use net::ConnectSettings;
 use net::Transport;
 use net::resolver::ResolverConf;
 use net::upstream::{
-    NoChoice, PeerOutcome as Verdict, PeerSelection, SelectionRequest, UpstreamGroup, UpstreamTimes,
+    NoChoice, PeerOutcome as Verdict, PeerSelection, PeerTraffic, SelectionRequest, UpstreamGroup,
+    UpstreamTimes,
 };
 use rt::net::{SocketAddress, UdpSocket, UnixPath};
 
@@ -218,7 +219,7 @@ async fn try_servers(
                 return status;
             }
         }
-        let lease = match selection.try_pick() {
+        let mut lease = match selection.try_pick() {
             Ok(lease) => lease,
             Err(_) => {
                 new_try(session, selection.group().name());
@@ -245,6 +246,12 @@ async fn try_servers(
                 // A session that had a connection is never tried elsewhere: the server may have
                 // acted upon its bytes.
                 let status = ended.status;
+                let bytes = current_try(session);
+                lease.note_traffic(PeerTraffic {
+                    status: 0,
+                    sent: bytes.sent,
+                    received: bytes.received,
+                });
                 selection.release_peer(lease, ended.into());
                 return status;
             }

@@ -269,9 +269,13 @@ impl Drop for Canary {
     fn drop(&mut self) {
         // If the kernel refuses this, what follows is still the best that can be done.
         let _ = self.steered.set_share(0);
-        std::thread::sleep(HANDSHAKES);
-        self.copy.signal(Signal::Quit);
         let started = read_clock();
+        std::thread::sleep(HANDSHAKES);
+        // A socket that closes resets what waits there.
+        while self.steered.has_waiting() && time_since(started) < END_TIMEOUT {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.copy.signal(Signal::Quit);
         while !self.copy.has_ended() && time_since(started) < END_TIMEOUT {
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use base::ErrnoText;
-use host::listen::{self, ListenAddress, ListenOptions};
+use host::listen::{self, DEFAULT_BACKLOG, ListenAddress, ListenOptions};
 use host::process;
 use rt::net::reuse_port;
 
@@ -74,6 +74,13 @@ impl SteeredAddresses {
         sockets.map_err(|error| format!("dup() failed{}", ErrnoText(&error)))
     }
 
+    /// Whether connections wait to be accepted by the canary.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.0
+            .iter()
+            .any(|one| listen::waiting_connections(&one.own) > 0)
+    }
+
     /// Gives the canary this share of new connections, in hundredths of a percent.
     pub(super) fn set_share(&self, share: u32) -> Result<(), String> {
         self.0.iter().try_for_each(|one| one.set_share(share))
@@ -101,6 +108,9 @@ impl SteeredAddress {
         }
         let options = ListenOptions {
             reuse_port: true,
+            // Between this call and the program the kernel's hash sends connections here, which would wait for the canary's start.
+            // With the shortest queue there is hardly one; what is refused here is tried again after a second.
+            backlog: 0,
             ipv6_only: listen::is_ipv6_only(&theirs[0]),
             ..ListenOptions::default()
         };
@@ -112,8 +122,9 @@ impl SteeredAddress {
             was_shared,
             own,
         };
-        // At once: until there is a program, the kernel's hash sends connections here, which wait for the canary's start.
         steered.set_share(0)?;
+        listen::set_backlog(&steered.own, DEFAULT_BACKLOG)
+            .map_err(|error| named("listen() to", error))?;
         Ok(steered)
     }
 

@@ -1,24 +1,26 @@
-//! `weir_status`: the state of event loops, thread pools and caches, for people and for programs.
+//! `weir_status`: the state of the server, as a page for people, as JSON for programs and as text for terminals.
 //!
 //! ```nginx
-//! location = /weir/status      { weir_status;      allow 127.0.0.1; deny all; }
-//! location = /weir/status.json { weir_status json; allow 127.0.0.1; deny all; }
+//! location = /weir/status { weir_status; }
 //! ```
 //!
-//! For each event loop: its connections and requests, how long its current iteration has lasted
-//! (one that lasts for tens of milliseconds is blocked), how long its iterations took so far, and
-//! how much of its time it was busy. For each pool: its threads and its queue. For each cache: its
-//! objects and bytes, how long it took to complete its index after opening, and what is wrong with
-//! it. At the end the text has the slowest requests of the last minutes, with their ledgers: where
-//! their time went. With `worker_groups` the page has the state of all groups, and says which does not answer. nginx has no equivalent; the names are Weir's own and may change before 1.0.
+//! What a request gets depends on its `Accept`: a browser the page, which reads the JSON every two seconds; `curl` the text.
+//! The page is one file in the program; it loads nothing from elsewhere, and what it shows is set as text, never as HTML.
+//!
+//! It is for this machine only, unless the location has an access rule ([`guard`]). With `worker_groups` it has the state of
+//! all groups, and says which does not answer. nginx has no equivalent; the names are Weir's own and may change before 1.0.
+
+mod data;
+mod text;
 
 use std::fmt::Write;
 use std::sync::Arc;
 
 use crate::shared::compressed_copies::CompressedCopies;
-use crate::shared::observation::slowest::SlowRequest;
 use crate::shared::observation::{self, Observation};
 use crate::shared::span_counters::SpanCounters;
+use crate::shared::status::{StatusView, guard};
+use bstr::ByteSlice;
 use conf::{Arity, Directive, DirectiveTable, RepeatRule, SERVER_LOCATION, Setter};
 use host::engine::ZoneRegistry;
 use host::worker_group::WorkerGroup;
@@ -27,13 +29,15 @@ use http::module::ContentHandler;
 use http::response_body::ResponseBody;
 use http::{HandlerOutcome, HandlerStep, HttpModule, Request};
 use net::counters::{self, AllCounters, CountedLoop};
+use proto::KnownField;
 use proto::message::Method;
 use rt::pool::PoolHandle;
 use rt::stats::LoopStats;
+use serde_json::Value;
 
 pub(crate) static MODULE: HttpModule = HttpModule {
     name: "weir_status",
-    doc: "Shows the state of event loops, thread pools and caches.",
+    doc: "Shows the state of the server: servers, upstream servers, caches, limits, loops, errors.",
     location: &DIRECTIVES,
     content_handler: Some(ContentHandler {
         directives: &["weir_status"],
@@ -49,24 +53,27 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         let mut locations = site.all_locations();
         let has_page = locations.any(|location| location.confs.get::<Conf>().format.is_some());
         observation::commit(site, zones, has_page);
-        answer_groups(site.main_confs.get::<CacheZones>(), zones);
+        answer_groups(zones);
     },
     start: observation::start,
+    explain: http::module::ModuleExplain::Depends(&[(http::HttpPhase::Content, &["weir_status"])]),
     ..HttpModule::EMPTY
 };
 
 static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     name: "weir_status",
-    syntax: "[text | json]",
+    syntax: "[html | json | text]",
     default: None,
     contexts: SERVER_LOCATION,
     since: "0.1",
-    doc: "Responds with the state of event loops, thread pools and caches, as a table or as JSON.",
+    doc: "Responds with the state of the server: a page for browsers, JSON or text, as `Accept` says, or always the \
+          named one. Only this machine may ask, by an address, `localhost` or a name of the server, unless the location \
+          has an access rule (`allow`, `auth_basic`, ...), which then decides.",
     set: Setter::Custom(Arity::between(0, 1), RepeatRule::Many, |conf, line| {
-        let formats = [StatusFormat::Text, StatusFormat::Json];
+        let formats = [StatusFormat::Html, StatusFormat::Json, StatusFormat::Text];
         conf.format = Some(match line.get(0) {
-            None => StatusFormat::Text,
-            Some(_) => formats[line.word(0, &["text", "json"])?],
+            None => ConfiguredFormat::Accepted,
+            Some(_) => ConfiguredFormat::Always(formats[line.word(0, &["html", "json", "text"])?]),
         });
         Ok(())
     }),
@@ -74,66 +81,97 @@ static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
 
 #[derive(Clone, Debug, Default)]
 struct Conf {
-    format: Option<StatusFormat>,
+    format: Option<ConfiguredFormat>,
 }
 
-/// The format of the page.
+/// Which format a location has.
 #[derive(Clone, Copy, Debug)]
-enum StatusFormat {
-    Text,
-    Json,
+enum ConfiguredFormat {
+    /// What the client accepts.
+    Accepted,
+    /// This one. The page still gets its JSON, which it asks for at its own address.
+    Always(StatusFormat),
 }
 
-/// The topic of questions between worker groups; the body is a [`StatusFormat`].
+/// The format of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StatusFormat {
+    Html,
+    Json,
+    Text,
+}
+
+impl ConfiguredFormat {
+    /// The format for a client that accepts this.
+    fn chosen(self, accept: &[u8]) -> StatusFormat {
+        let wants_json = accept == b"application/json";
+        match self {
+            ConfiguredFormat::Always(StatusFormat::Html) if wants_json => StatusFormat::Json,
+            ConfiguredFormat::Always(format) => format,
+            // Only browsers name HTML; `curl` accepts anything.
+            ConfiguredFormat::Accepted if accept.contains_str("text/html") => StatusFormat::Html,
+            ConfiguredFormat::Accepted if accept.contains_str("application/json") => {
+                StatusFormat::Json
+            }
+            ConfiguredFormat::Accepted => StatusFormat::Text,
+        }
+    }
+}
+
+/// The page, with a place for the number that its scripts and styles must have.
+const PAGE: &str = include_str!("page.html");
+
+/// The topic of questions between worker groups; the body is `json` or `text`.
 const TOPIC: &str = "status";
 
 /// Lets other worker groups ask for this one's part of the page.
-fn answer_groups(caches: &CacheZones, zones: &ZoneRegistry) {
+fn answer_groups(zones: &ZoneRegistry) {
     let group = zones.group();
     if group.has_siblings() {
-        let (caches, zones) = (caches.clone(), zones.clone());
+        let zones = zones.clone();
         group.on_message(TOPIC, move |format| {
             let format = match format {
                 b"json" => StatusFormat::Json,
                 _ => StatusFormat::Text,
             };
-            Some(group_part(format, &caches.all_zones(), &zones).into_bytes())
+            let site = Observation::of(&zones).site()?;
+            Some(group_part(format, &StatusView::new(site, &zones)).into_bytes())
         });
     }
 }
 
-/// The state of this group: a text, or the lists of the JSON object, one in each line.
-fn group_part(format: StatusFormat, caches: &[Arc<CacheZone>], zones: &ZoneRegistry) -> String {
+/// The state of this group: a text, or the lists of the JSON object, one in each line, and then the rest of it.
+fn group_part(format: StatusFormat, view: &StatusView) -> String {
+    let zones = &view.zones;
     // Everything is read before anything is formatted, so that the numbers are as close in time as they can be.
     let (loops, pools) = (loops(zones), rt::pool::all());
+    let caches = view.site.main_confs.get::<CacheZones>().all_zones();
     match format {
         StatusFormat::Text => {
-            let slowest = Observation::of(zones).slowest.list();
             text(&loops, &pools)
-                + &cache_text(caches)
+                + &cache_text(&caches)
                 + &copies_text(zones)
                 + &spans_text(zones)
-                + &slowest_text(&slowest)
+                + &text::more(view)
         }
-        StatusFormat::Json => {
-            json_lists(zones.group().place(), &loops, &pools, caches, zones).join("\n")
+        StatusFormat::Json | StatusFormat::Html => {
+            let lists = json_lists(zones.group().place(), &loops, &pools, &caches, zones);
+            lists.join("\n") + "\n" + &data::more(view).to_string()
         }
     }
 }
 
-/// The page of all groups.
-async fn page_of_groups(
-    format: StatusFormat,
-    caches: &[Arc<CacheZone>],
-    zones: &ZoneRegistry,
-) -> String {
+/// The text or the JSON of all groups.
+async fn whole_state(format: StatusFormat, view: StatusView) -> String {
+    let zones = view.zones.clone();
     let group = zones.group();
-    let word = match format {
-        StatusFormat::Text => "text",
-        StatusFormat::Json => "json",
+    let word: &[u8] = match format {
+        StatusFormat::Text => b"text",
+        StatusFormat::Json | StatusFormat::Html => b"json",
     };
-    let answers = group.ask(TOPIC, word.as_bytes());
-    let own = group_part(format, caches, zones);
+    let answers = group.ask(TOPIC, word);
+    let pool = rt::pool::default_pool();
+    let own = pool.run(move || group_part(format, &view)).await;
     let mut parts = vec![(group.place().index, Some(own))];
     for answer in answers {
         let index = answer.group;
@@ -141,10 +179,14 @@ async fn page_of_groups(
         parts.push((index, part.and_then(|part| String::from_utf8(part).ok())));
     }
     parts.sort_unstable_by_key(|(index, _)| *index);
-    match format {
+    pool.run(move || match format {
+        StatusFormat::Text if parts.len() == 1 => {
+            parts.pop().and_then(|(_, part)| part).unwrap_or_default()
+        }
         StatusFormat::Text => groups_text(&parts),
-        StatusFormat::Json => groups_json(&parts),
-    }
+        StatusFormat::Json | StatusFormat::Html => groups_json(&parts),
+    })
+    .await
 }
 
 /// The parts of the groups, each under a heading.
@@ -160,7 +202,7 @@ fn groups_text(parts: &[(usize, Option<String>)]) -> String {
     out
 }
 
-/// The lists of the groups, joined. A group that does not answer is in none of them.
+/// The lists of the groups, joined, and the rest, added up. A group that does not answer is in none of them.
 fn groups_json(parts: &[(usize, Option<String>)]) -> String {
     let joined = [0, 1, 2, 3, 4].map(|list| {
         let lists = parts.iter().filter_map(|(_, part)| {
@@ -169,20 +211,36 @@ fn groups_json(parts: &[(usize, Option<String>)]) -> String {
         });
         lists.collect::<Vec<_>>().join(",")
     });
-    let answered = parts.iter().filter(|(_, part)| part.is_some()).count();
-    let groups = format!(",\"groups\":{},\"groups_answered\":{answered}", parts.len());
-    json_object(&joined, &groups)
+    let rest = parts.iter().filter_map(|(_, part)| {
+        let rest = part.as_ref()?.split('\n').nth(LISTS.len())?;
+        serde_json::from_str::<Value>(rest).ok()
+    });
+    let mut rest = data::join(rest);
+    if parts.len() > 1 {
+        let answered = parts.iter().filter(|(_, part)| part.is_some()).count();
+        rest["groups"] = parts.len().into();
+        rest["groups_answered"] = answered.into();
+    }
+    json_object(&joined, &rest)
 }
 
-/// The JSON object of lists of loops, pools, caches, compressed copies and counters of spans.
-fn json_object([loops, pools, caches, copies, spans]: &[String; 5], more: &str) -> String {
-    format!(
-        "{{\"loops\":[{loops}],\"pools\":[{pools}],\"caches\":[{caches}],\"compressed_copies\":[{copies}],\"spans\":[{spans}]{more}}}\n"
-    )
+/// The names of the lists of the JSON object, in the order of [`json_lists`].
+const LISTS: [&str; 5] = ["loops", "pools", "caches", "compressed_copies", "spans"];
+
+/// The JSON object: the lists, and the rest.
+fn json_object(lists: &[String; 5], rest: &Value) -> String {
+    let rest = rest.to_string();
+    // Without its braces.
+    let rest = rest.get(1..rest.len() - 1).unwrap_or_default();
+    let comma = if rest.is_empty() { "" } else { "," };
+    let named = LISTS.iter().zip(lists);
+    let lists: Vec<String> = named
+        .map(|(name, list)| format!("\"{name}\":[{list}]"))
+        .collect();
+    format!("{{{}{comma}{rest}}}\n", lists.join(","))
 }
 
-/// The elements of the lists of loops, pools, caches, compressed copies and counters of spans. With several groups each says
-/// which it belongs to.
+/// The elements of the lists. With several groups each says which it belongs to.
 fn json_lists(
     group: WorkerGroup,
     loops: &[LoopStatus],
@@ -231,41 +289,65 @@ fn page(request: &mut Request) -> HandlerStep<'_> {
     let Some(format) = request.conf::<Conf>().format else {
         return HandlerOutcome::Declined.into();
     };
-    let caches = request.site.main_confs.get::<CacheZones>().all_zones();
+    if let Err(why) = guard::admit_page(request) {
+        return guard::refuse(request, why).into();
+    }
+    let accept = request.head.known(KnownField::Accept).unwrap_or_default();
+    let format = format.chosen(accept);
     let Some(engine) = http::current_loop::http_loop() else {
         return HandlerOutcome::Declined.into();
     };
-    if engine.zones.group().has_siblings() {
-        return HandlerStep::later(async move {
-            let page = page_of_groups(format, &caches, &engine.zones).await;
-            respond(request, format, page)
-        });
+    if format == StatusFormat::Html {
+        return match nonce() {
+            Some(nonce) => respond_page(request, &nonce).into(),
+            None => HandlerOutcome::Status(500).into(),
+        };
     }
-    let page = match format {
-        StatusFormat::Text => group_part(format, &caches, &engine.zones),
-        StatusFormat::Json => {
-            let (loops, pools) = (loops(&engine.zones), rt::pool::all());
-            let alone = WorkerGroup::ALONE;
-            json_object(
-                &json_lists(alone, &loops, &pools, &caches, &engine.zones),
-                "",
-            )
-        }
-    };
-    respond(request, format, page).into()
+    let view = StatusView::new(request.site.shared(), &engine.zones);
+    HandlerStep::later(async move {
+        let state = whole_state(format, view).await;
+        respond(request, format, state)
+    })
 }
 
-/// Responds with the page.
+/// A number that nobody can guess, for the page's own script and style.
+fn nonce() -> Option<String> {
+    let mut bytes = [0; 16];
+    rt::random::fill(&mut bytes).ok()?;
+    Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Responds with the page. Its script and style are the only ones that may run in it, and it can ask nobody but this server.
+fn respond_page(request: &mut Request, nonce: &str) -> HandlerOutcome {
+    let policy = format!(
+        "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    );
+    let fields = &mut request.out.fields;
+    fields.set(b"Content-Security-Policy", policy.as_bytes());
+    fields.set(b"Referrer-Policy", b"no-referrer");
+    respond(
+        request,
+        StatusFormat::Html,
+        PAGE.replace("%%NONCE%%", nonce),
+    )
+}
+
+/// Responds with a state or with the page.
 fn respond(request: &mut Request, format: StatusFormat, page: String) -> HandlerOutcome {
     let content_type = match format {
+        StatusFormat::Html => "text/html; charset=utf-8",
         StatusFormat::Text => "text/plain",
         StatusFormat::Json => "application/json",
     };
-    request.out.status = 200;
-    request.out.content_type = content_type.into();
+    let out = &mut request.out;
+    out.status = 200;
+    out.content_type = content_type.into();
     // A cached status misleads.
-    request.out.fields.set(b"Cache-Control", b"no-store");
-    request.out.body = ResponseBody::bytes(page);
+    out.fields.set(b"Cache-Control", b"no-store");
+    out.fields.set(b"Vary", b"Accept");
+    out.fields.set(b"X-Content-Type-Options", b"nosniff");
+    out.body = ResponseBody::bytes(page);
     HandlerOutcome::Respond
 }
 
@@ -508,23 +590,6 @@ fn copies_json(copies: &CompressedCopies) -> String {
     out
 }
 
-/// The slowest requests, with their ledgers; empty if there were none.
-fn slowest_text(slowest: &[SlowRequest]) -> String {
-    let mut out = String::new();
-    for request in slowest {
-        if out.is_empty() {
-            out.push_str("\nslowest requests of the last minutes\n");
-        }
-        let mut ledger = Vec::new();
-        request.ledger.write_field(&mut ledger);
-        let (status, server) = (request.status, &request.server);
-        let (method, path) = (&request.method, &request.path);
-        let ledger = String::from_utf8_lossy(&ledger);
-        let _ = writeln!(out, "{status} {method} {server}{path}  {ledger}");
-    }
-    out
-}
-
 /// An event loop as JSON.
 fn loop_json(
     LoopStatus {
@@ -632,14 +697,56 @@ mod tests {
 
     #[test]
     fn pages_of_nothing_are_well_formed() {
+        let lists = json_lists(WorkerGroup::ALONE, &[], &[], &[], &ZoneRegistry::default());
         assert_eq!(
-            json(&[], &[], &[]),
-            "{\"loops\":[],\"pools\":[],\"caches\":[]}\n"
+            json_object(&lists, &serde_json::json!({})),
+            "{\"loops\":[],\"pools\":[],\"caches\":[],\"compressed_copies\":[],\"spans\":[]}\n"
+        );
+        let rest = serde_json::json!({ "a": { "b": [{}] } });
+        assert_eq!(
+            json_object(&lists, &rest),
+            "{\"loops\":[],\"pools\":[],\"caches\":[],\"compressed_copies\":[],\"spans\":[],\"a\":{\"b\":[{}]}}\n"
         );
         assert_eq!(cache_text(&[]), "");
         assert!(text(&[], &[]).starts_with("loop "));
         assert_eq!(used_buckets(&[0, 3, 0, 1, 0]), 4);
         assert_eq!(used_buckets(&[0, 0]), 0);
+    }
+
+    #[test]
+    fn a_client_gets_what_it_accepts() {
+        let browser = b"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+        let formats = |configured: ConfiguredFormat| {
+            [&browser[..], b"application/json", b"*/*", b""].map(|accept| configured.chosen(accept))
+        };
+        use StatusFormat::{Html, Json, Text};
+        assert_eq!(
+            formats(ConfiguredFormat::Accepted),
+            [Html, Json, Text, Text]
+        );
+        assert_eq!(
+            formats(ConfiguredFormat::Always(Html)),
+            [Html, Json, Html, Html]
+        );
+        assert_eq!(formats(ConfiguredFormat::Always(Text)), [Text; 4]);
+    }
+
+    #[test]
+    fn the_page_loads_nothing_from_elsewhere() {
+        for word in [
+            "http://",
+            "https://",
+            "src=",
+            "@import",
+            "url(",
+            "innerHTML",
+            "eval(",
+        ] {
+            let uses = PAGE.matches(word).count();
+            // The name of SVG's elements, which is no address.
+            assert_eq!(uses, usize::from(word == "http://"), "{word}");
+        }
+        assert_eq!(PAGE.matches("%%NONCE%%").count(), 2);
     }
 
     #[test]
