@@ -697,13 +697,7 @@ mod tests {
 
     #[test]
     fn pages_of_nothing_are_well_formed() {
-        let lists = json_lists(
-            WorkerGroup::ALONE,
-            &[],
-            &[],
-            &[],
-            &ZoneRegistry::default(),
-        );
+        let lists = json_lists(WorkerGroup::ALONE, &[], &[], &[], &ZoneRegistry::default());
         assert_eq!(
             json_object(&lists, &serde_json::json!({})),
             "{\"loops\":[],\"pools\":[],\"caches\":[],\"compressed_copies\":[],\"spans\":[]}\n"
