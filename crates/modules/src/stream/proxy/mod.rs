@@ -238,7 +238,7 @@ async fn try_servers(
                 return status;
             }
         }
-        let mut lease = match selection.try_pick() {
+        let lease = match selection.try_pick() {
             Ok(lease) => lease,
             Err(_) => {
                 new_try(session, selection.group().name());
