@@ -224,10 +224,12 @@ impl RingReader {
         Ok(reader)
     }
 
-    /// Says that somebody reads for another [`LEASE`]. To be called several times in that time.
-    pub fn renew(&self) {
-        let until = rt::clock::machine_millis() + LEASE.as_millis() as u64;
-        self.words.all()[READERS].fetch_max(until, Ordering::Relaxed);
+    /// Says that somebody reads for another [`LEASE`]. To be called several times in that time. Whether nobody did
+    /// meanwhile, because this was called too late: what was not written then is not even counted.
+    pub fn renew(&self) -> bool {
+        let now = rt::clock::machine_millis();
+        let until = now + LEASE.as_millis() as u64;
+        self.words.all()[READERS].fetch_max(until, Ordering::Relaxed) < now
     }
 
     /// How many records have been lost since this was last asked.
@@ -340,6 +342,8 @@ mod tests {
         let first: usize = String::from_utf8_lossy(&record).parse().expect("a number");
         assert_eq!(reader.take_lost(), first as u64);
         assert!(first > 10);
+        while reader.read_record(&mut record) {}
+        reader.take_lost();
         // A writer that has died in the middle of a record.
         let number = ring.words.all()[NEXT].fetch_add(1, Ordering::Relaxed);
         slot(&ring.words, number)[0].store(writing(number), Ordering::Relaxed);
