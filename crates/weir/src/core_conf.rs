@@ -66,7 +66,6 @@ pub(crate) struct CoreConf {
     pub(crate) priority: i32,
     /// The longest graceful shutdown; zero means no limit.
     pub(crate) shutdown_timeout: Duration,
-    /// The kernel chooses among the UDP sockets of an address by QUIC's connection ids.
     pub(crate) quic_bpf: bool,
     /// The environment variables that the worker keeps, or their new values.
     environment: Vec<(OsString, Option<OsString>)>,
@@ -82,8 +81,7 @@ pub(crate) struct CoreConf {
     pub(crate) log: Logger,
     /// Whether all error logs are JSON.
     pub(crate) log_is_json: bool,
-    /// In the order of the file; `default` is here only if the file has it, because only then are
-    /// its parameters given.
+    /// In the order of the file; `default` is among them only if the file gives its parameters.
     thread_pools: Vec<ThreadPool>,
     /// `None` if the block is missing, which is an error as with nginx.
     events: Option<EventsConf>,
@@ -252,9 +250,7 @@ pub(crate) static DIRECTIVES: DirectiveTable<CoreConf> = DirectiveTable::<CoreCo
         "quic_bpf",
         "on | off",
         Some("on"),
-        "Has the kernel choose the event loop of a QUIC datagram by its connection id, where `listen … quic` has \
-         `reuseport`. The classic BPF program needs no privilege. Without it, datagrams of clients whose address has \
-         changed are passed on by the loop that gets them.",
+        "Has the kernel choose the loop of a QUIC datagram by its connection id, where `listen … quic` has `reuseport`.",
         Setter::Flag(|core| &mut core.quic_bpf),
     ),
     row(
