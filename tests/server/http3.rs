@@ -8,7 +8,7 @@ use std::time::Instant;
 use weir_tests::{Scripted, Server, Signal, Site, read_until, send, skip_on_oracle};
 
 use crate::http3_client::{Http3, Quic, block, frame, head, varint, with};
-use crate::tls::{CERTIFICATE, https};
+use crate::tls::{CERTIFICATE, Client, https};
 
 const WHY: &str = "the oracle has no QUIC";
 
@@ -541,6 +541,35 @@ fn a_client_that_leaves_is_noticed() {
     }
     let line = server.line("left.log", "HTTP/3.0");
     assert!(line.contains(" 499 "), "{line}");
+}
+
+#[test]
+fn early_data_that_may_change_something_waits_for_the_handshake() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let server = site(
+        "ssl_early_data on; location / { return 200 '$request_method early=$ssl_early_data.$ssl_session_reused'; }",
+    )
+    .start();
+    let client = Client::new();
+    let ask = |method: &str| {
+        // Tickets come behind the handshake: the first connections may end before they have one.
+        for _ in 0..20 {
+            if let Some(early) = Quic::connect_early(&server, &client) {
+                let answer = answer(&early, &head(method, &[])).expect("no reset");
+                return String::from_utf8_lossy(&answer).into_owned();
+            }
+            let quic = Quic::connect_as(&server, 0, &client, "localhost").expect("it listens");
+            answer(&quic, &head("GET", &[])).expect("no reset");
+        }
+        panic!("no session is resumed");
+    };
+    let got = ask("POST");
+    assert!(got.ends_with("POST early=.r"), "{got:?}");
+    // What changes nothing may come before the end of the handshake or behind it.
+    let got = ask("GET");
+    assert!(got.contains("GET early="), "{got:?}");
 }
 
 /// Waits while the connection goes on.

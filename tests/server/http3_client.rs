@@ -86,6 +86,33 @@ impl Quic {
         })
     }
 
+    /// Resumes a session, and is ready before the handshake is complete; `None` if there is no session to resume.
+    pub(crate) fn connect_early(server: &Server, client: &Client) -> Option<Quic> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("there are descriptors");
+        let mut tls = client.config().clone();
+        tls.alpn_protocols = vec![b"h3".to_vec()];
+        tls.enable_early_data = true;
+        let tls = QuicClientConfig::try_from(tls).expect("it has TLS 1.3");
+        let address = SocketAddr::from(([127, 0, 0, 1], server.port(0)));
+        let early = runtime.block_on(async {
+            let local = SocketAddr::from(([127, 0, 0, 1], 0));
+            let mut endpoint = Endpoint::client(local).expect("there are ports");
+            endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(tls)));
+            let connecting = endpoint.connect(address, "localhost").expect("a host name");
+            let (connection, _) = connecting.into_0rtt().ok()?;
+            Some((connection, endpoint))
+        });
+        let (connection, endpoint) = early?;
+        Some(Quic {
+            runtime,
+            connection,
+            endpoint,
+        })
+    }
+
     /// Runs a future, and everything that the connection does meanwhile.
     pub(crate) fn run<T>(&self, future: impl Future<Output = T>) -> T {
         self.runtime.block_on(bounded(future))

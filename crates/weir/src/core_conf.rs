@@ -66,6 +66,7 @@ pub(crate) struct CoreConf {
     pub(crate) priority: i32,
     /// The longest graceful shutdown; zero means no limit.
     pub(crate) shutdown_timeout: Duration,
+    /// The kernel chooses among the UDP sockets of an address by QUIC's connection ids.
     pub(crate) quic_bpf: bool,
     /// The environment variables that the worker keeps, or their new values.
     environment: Vec<(OsString, Option<OsString>)>,
@@ -81,7 +82,8 @@ pub(crate) struct CoreConf {
     pub(crate) log: Logger,
     /// Whether all error logs are JSON.
     pub(crate) log_is_json: bool,
-    /// In the order of the file; `default` is among them only if the file gives its parameters.
+    /// In the order of the file; `default` is here only if the file has it, because only then are
+    /// its parameters given.
     thread_pools: Vec<ThreadPool>,
     /// `None` if the block is missing, which is an error as with nginx.
     events: Option<EventsConf>,
@@ -250,7 +252,8 @@ pub(crate) static DIRECTIVES: DirectiveTable<CoreConf> = DirectiveTable::<CoreCo
         "quic_bpf",
         "on | off",
         Some("on"),
-        "Has the kernel choose the loop of a QUIC datagram by its connection id, where `listen … quic` has `reuseport`.",
+        "Has the kernel choose the event loop of a QUIC datagram by its connection id (`listen … quic reuseport`). It \
+         needs no privilege. Without it, the loop that gets the datagram of a client that has moved passes it on.",
         Setter::Flag(|core| &mut core.quic_bpf),
     ),
     row(
@@ -321,8 +324,7 @@ pub(crate) static DIRECTIVES: DirectiveTable<CoreConf> = DirectiveTable::<CoreCo
         "working_directory",
         "directory",
         None,
-        "The working directory of the worker process, where core dumps are written. The worker must have write access \
-         to it.",
+        "The working directory of the worker process, where core dumps are written. It must be writable for the worker.",
         Setter::Custom(Arity::ONE, RepeatRule::Once, |core, line| {
             core.working_directory = Some(line.prefix_path(conf::PathUse::Opened, line.arg(0)));
             Ok(())
@@ -367,9 +369,8 @@ pub(crate) static DIRECTIVES: DirectiveTable<CoreConf> = DirectiveTable::<CoreCo
         "error_log_format",
         "text | json",
         Some("text"),
-        "The format of all error logs: nginx's lines, or a JSON object on each line, with the members `time`, `level`, \
-         `pid`, `tid`, `message` and, where known, `connection`, `while`, `client`, `server`, `request`, `upstream`, \
-         `host`, `referrer`. Weir extension.",
+        "The format of all error logs: nginx's lines, or JSON objects with `time`, `level`, `pid`, `tid`, `message` and, \
+         where known, `connection`, `while`, `client`, `server`, `request`, `upstream`, `host`, `referrer`. Weir extension.",
         Setter::Custom(Arity::ONE, RepeatRule::Once, error_log_conf::set_format),
     ),
     row(

@@ -2,7 +2,7 @@
 //! the comparison runs with the nginx of a distribution.
 
 use super::evidence::{
-    any_bytes, any_of_case, any_pair, counts_differ, is_of_traffic, said, stores,
+    any_bytes, any_of_case, any_pair, counts_differ, is_of_traffic, logged_with, said, stores,
 };
 use super::{Reason, Rule};
 use crate::case::Step;
@@ -122,6 +122,44 @@ pub const CHANGES: &[Rule] = &[
                 lines > 1
             };
             stores(seen) && is_of_traffic(seen) && said(seen, has_two)
+        },
+    },
+    Rule {
+        name: "malformed-heads-of-http2",
+        text: "Heads of HTTP/2 in which a host or a scheme is invalid are refused.",
+        reason: Reason::Changed("some were accepted, or reset"),
+        before: Some(NEWEST),
+        matches: |seen| {
+            let has_frames = seen
+                .case
+                .talk
+                .iter()
+                .any(|step| matches!(step, Step::Frame { .. }));
+            let is_refused = seen.is("event reset 1 400")
+                || seen.is("status 200 400")
+                || seen.is("log: $")
+                    && any_of_case(seen, |a, b| (a.status, b.status) == (200, 400))
+                || seen.is("log: $") && logged_with(seen, "status", "000", |_| true);
+            has_frames && is_refused
+        },
+    },
+    Rule {
+        name: "versions-to-tls-upstreams",
+        text: "TLS 1.3 is used with upstream servers by default.",
+        reason: Reason::Changed("TLS 1.2 was the newest"),
+        before: Some(Version(1, 23, 4)),
+        matches: |seen| {
+            let is_shown = seen.is("body")
+                && seen.difference.oracle.contains("TLSv1.2")
+                && seen.difference.weir.contains("TLSv1.3");
+            let is_length = (seen.is("field Content-Length") || seen.is("log: $"))
+                && any_pair(seen, |a, b| {
+                    let has = |response: &Response, version: &str| {
+                        String::from_utf8_lossy(&response.body).contains(version)
+                    };
+                    has(a, "TLSv1.2") && has(b, "TLSv1.3")
+                });
+            is_shown || is_length
         },
     },
     Rule {

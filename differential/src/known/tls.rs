@@ -56,6 +56,16 @@ pub(super) const TLS: &[Rule] = &[
         matches: |seen| {
             let is_failed = seen.is("status 502 200") || seen.is("log: ");
             let passes = count(&seen.case.http, "proxy_pass") > 1;
+            // A certificate that is bad is sent, and refused; by nginx's session without one, it is not.
+            let is_refused = (seen.is("status 200 400") || seen.is("log: "))
+                && seen.has("proxy_ssl_certificate")
+                && any_pair(seen, |a, b| {
+                    let text = String::from_utf8_lossy(&b.body).into_owned();
+                    (a.status, b.status) == (200, 400) && text.contains("SSL certificate")
+                });
+            if passes && is_refused {
+                return true;
+            }
             passes
                 && ((seen.is("body") && is_same_but_resumed(seen, |oracle, weir| oracle && !weir))
                     || (is_failed

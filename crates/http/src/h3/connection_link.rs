@@ -249,6 +249,8 @@ impl Http3Link {
             let mut waiters = self.handshake_waiters.borrow_mut();
             if !waiters.iter().any(|waker| waker.will_wake(context.waker())) {
                 waiters.push(context.waker().clone());
+                // Its task asks the transport.
+                self.wake_connection();
             }
             std::task::Poll::Pending
         })

@@ -204,8 +204,8 @@ impl ServerOptions {
         Ok(template)
     }
 
-    /// A digest of the certificates and the client authorities. A session is not resumed by a server with others:
-    /// its client has proved its identity only to those.
+    /// A digest of the certificates, of whether clients are asked for theirs, and of the client authorities. A session is
+    /// not resumed by a server with others: its client has proved its identity only to those, or was not asked for it.
     fn session_context(&self) -> [u8; 32] {
         let mut context = Context::new(&SHA256);
         context.update(&self.context);
@@ -213,6 +213,7 @@ impl ServerOptions {
             context.update(identity.leaf());
         }
         if let Some(wanted) = &self.client_certificates {
+            context.update(b"asked");
             for name in &wanted.named {
                 context.update(name);
             }

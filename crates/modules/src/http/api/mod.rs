@@ -63,6 +63,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         observation::start(http);
         groups::answer_groups(http);
     },
+    explain: http::module::ModuleExplain::Depends(&[(http::HttpPhase::Content, &["api"])]),
     ..HttpModule::EMPTY
 };
 

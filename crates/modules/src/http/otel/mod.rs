@@ -62,6 +62,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
             exporter.finish(deadline);
         }
     },
+    explain: http::module::ModuleExplain::Aside(&["otel_trace"]),
     ..HttpModule::EMPTY
 };
 

@@ -11,11 +11,13 @@
 //! all groups, and says which does not answer. nginx has no equivalent; the names are Weir's own and may change before 1.0.
 
 mod data;
+mod lists;
 mod text;
 
 use std::fmt::Write;
 use std::sync::Arc;
 
+use self::lists::{cache_json, copies_json, loop_json, pool_json, spans_json};
 use crate::shared::compressed_copies::CompressedCopies;
 use crate::shared::observation::{self, Observation};
 use crate::shared::span_counters::SpanCounters;
@@ -568,131 +570,9 @@ fn spans_text(zones: &ZoneRegistry) -> String {
     out
 }
 
-/// The same as JSON.
-fn spans_json(zones: &ZoneRegistry) -> Option<String> {
-    let totals = SpanCounters::existing(zones)?.totals();
-    let members = totals.map(|(name, count)| format!("\"{name}\":{count}"));
-    Some(format!("{{{}}}", members.join(",")))
-}
-
-/// The compressed copies as JSON, written by hand as everything here: it is flat, and the only free texts of the page are
-/// names and paths.
-fn copies_json(copies: &CompressedCopies) -> String {
-    let totals = copies.totals();
-    let mut out = format!(
-        "{{\"copies\":{},\"bytes\":{},\"max_bytes\":{},\"fills\":{}",
-        totals.copies, totals.held, totals.limit, totals.fills
-    );
-    for (name, value) in copies.counters.all() {
-        let _ = write!(out, ",\"{name}\":{value}");
-    }
-    out.push('}');
-    out
-}
-
-/// An event loop as JSON.
-fn loop_json(
-    LoopStatus {
-        index,
-        counted,
-        late_ms,
-        stats,
-    }: &LoopStatus,
-) -> String {
-    let counters = &counted.counters;
-    let mut out = format!(
-        "{{\"loop\":{index},\"accepted\":{},\"handled\":{},\"requests\":{},\"active\":{},\"reading\":{},\"writing\":{},\
-         \"waiting\":{},\"in_turn_ms\":{late_ms}",
-        counters.accepted.get(),
-        counters.handled.get(),
-        counters.requests.get(),
-        counters.active.get(),
-        counters.reading.get(),
-        counters.writing.get(),
-        counters.waiting.get(),
-    );
-    if let Some(stats) = stats {
-        let times: Vec<String> = stats.turn_times.iter().map(u64::to_string).collect();
-        let _ = write!(
-            out,
-            ",\"tasks\":{},\"turns\":{},\"polls\":{},\"panics\":{},\"slow_turns\":{},\"busy_us\":{},\"turn_times_log2_us\":[{}]",
-            stats.tasks,
-            stats.turns,
-            stats.polls,
-            stats.panics,
-            stats.slow_turns,
-            stats.busy.as_micros(),
-            times.join(",")
-        );
-    }
-    out.push('}');
-    out
-}
-
-/// A thread pool as JSON.
-fn pool_json(pool: &PoolHandle) -> String {
-    let stats = pool.stats();
-    let name = json_string(pool.name());
-    format!(
-        "{{\"pool\":{name},\"threads\":{},\"running\":{},\"queued\":{},\"waiting\":{},\"done\":{}}}",
-        stats.threads, stats.running, stats.queued, stats.waiting, stats.done
-    )
-}
-
-/// A cache as JSON.
-fn cache_json(cache: &CacheZone) -> String {
-    let mut out = format!(
-        "{{\"cache\":{},\"path\":{}",
-        json_string(&cache.name().to_string()),
-        json_string(&cache.path().to_string_lossy())
-    );
-    if let (Some(stats), Some(found)) = (cache.stats(), cache.found_at_open()) {
-        let _ = write!(
-            out,
-            ",\"objects\":{},\"bytes\":{},\"segments\":{},\"index_bytes\":{},\"memory_bytes\":{},\"memory_hits\":{},\
-             \"stored\":{},\"written_bytes\":{},\"evicted\":{},\"reclaimed\":{},\"fills\":{},\"found\":{},\"opened_ms\":{}",
-            stats.objects,
-            stats.size,
-            stats.segments,
-            stats.index_memory,
-            stats.memory,
-            stats.memory_hits,
-            stats.stored,
-            stats.written,
-            stats.evicted,
-            stats.reclaimed,
-            stats.fills,
-            found.objects,
-            found.took.as_millis()
-        );
-    }
-    if let Some(trouble) = cache.last_error() {
-        let _ = write!(out, ",\"trouble\":{}", json_string(&trouble));
-    }
-    out.push('}');
-    out
-}
-
-/// Quotes a text as a JSON string: the names of pools come from the configuration.
-fn json_string(text: &str) -> String {
-    let mut out = String::from("\"");
-    for sign in text.chars() {
-        match sign {
-            '"' | '\\' => out.extend(['\\', sign]),
-            // RFC 8259, section 7: control characters must be escaped. Everything else may stay, because the output
-            // is UTF-8.
-            '\0'..='\x1f' => {
-                let _ = write!(out, "\\u{:04x}", u32::from(sign));
-            }
-            _ => out.push(sign),
-        }
-    }
-    out.push('"');
-    out
-}
-
 #[cfg(test)]
 mod tests {
+    use super::lists::json_string;
     use super::*;
 
     #[test]

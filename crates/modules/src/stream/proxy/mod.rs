@@ -42,8 +42,8 @@ use net::ConnectSettings;
 use net::Transport;
 use net::resolver::ResolverConf;
 use net::upstream::{
-    NoChoice, PeerOutcome as Verdict, PeerSelection, PeerTraffic, SelectionRequest, UpstreamGroup,
-    UpstreamTimes,
+    NoChoice, PeerLease, PeerOutcome as Verdict, PeerSelection, PeerTraffic, SelectionRequest,
+    UpstreamGroup, UpstreamTimes,
 };
 use rt::net::{SocketAddress, UdpSocket, UnixPath};
 
@@ -185,6 +185,25 @@ struct SessionEnd {
     failed: bool,
 }
 
+/// Gives the place at a server back after a session, with what it says of the server. Returns the status of the session.
+fn release_ended(
+    session: &mut StreamSession,
+    selection: &mut PeerSelection,
+    mut lease: PeerLease,
+    ended: SessionEnd,
+) -> u16 {
+    let status = ended.status;
+    let bytes = current_try(session);
+    lease.note_traffic(PeerTraffic {
+        // A session has no status of its own that a server has sent.
+        status: 0,
+        sent: bytes.sent,
+        received: bytes.received,
+    });
+    selection.release_peer(lease, ended.into());
+    status
+}
+
 impl From<SessionEnd> for Verdict {
     fn from(ended: SessionEnd) -> Verdict {
         match ended.failed {
@@ -219,7 +238,7 @@ async fn try_servers(
                 return status;
             }
         }
-        let mut lease = match selection.try_pick() {
+        let lease = match selection.try_pick() {
             Ok(lease) => lease,
             Err(_) => {
                 new_try(session, selection.group().name());
@@ -242,18 +261,10 @@ async fn try_servers(
                 if !session.client.is_udp() {
                     lease.connected(connected);
                 }
-                let ended = run(session, conf, upstream, since).await;
                 // A session that had a connection is never tried elsewhere: the server may have
                 // acted upon its bytes.
-                let status = ended.status;
-                let bytes = current_try(session);
-                lease.note_traffic(PeerTraffic {
-                    status: 0,
-                    sent: bytes.sent,
-                    received: bytes.received,
-                });
-                selection.release_peer(lease, ended.into());
-                return status;
+                let ended = run(session, conf, upstream, since).await;
+                return release_ended(session, &mut selection, lease, ended);
             }
             Err(failure) => failure,
         };
