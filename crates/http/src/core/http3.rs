@@ -49,9 +49,11 @@ pub static DIRECTIVES: DirectiveTable<Http3Conf> = DirectiveTable::new(&[
         contexts: HTTP_SERVER,
         since: "0.1",
         doc: "HTTP/0.9 over QUIC (`hq-interop`), which interoperability tests use. Only `off` is supported.",
-        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |_, line| match line.flag(0)? {
-            false => Ok(()),
-            true => Err(line.error_at(0, "\"http3_hq on\" is not supported yet")),
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |_, line| {
+            match line.flag(0)? {
+                false => Ok(()),
+                true => Err(line.error_at(0, "\"http3_hq on\" is not supported yet")),
+            }
         }),
     },
     Directive {
