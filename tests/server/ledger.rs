@@ -1,6 +1,6 @@
 //! Where the time of a request went: stalls are made on purpose, and the ledger must put them into the right column.
 //!
-//! Shares are compared, not times: on a busy machine everything takes longer, but the stall still takes nearly all.
+//! The stall is compared with its column, not with a clock: on a busy machine a stall is longer, and never shorter.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -61,13 +61,13 @@ impl Ledger {
         ledger
     }
 
-    /// Nearly all of the request went there.
+    /// Nearly all of the stall is there. What a busy machine adds to it may be elsewhere: that is no part of the stall.
     #[track_caller]
     fn assert_in(&self, column: &str) {
-        let share = self.columns.get(column).copied().unwrap_or_default() / self.total;
-        assert!(share >= 0.95, "{column} has {share:.3} of {self:?}");
-        let stall = STALL.as_millis() as f64 * 0.9;
-        assert!(self.total >= stall, "there was no stall: {self:?}");
+        let there = self.columns.get(column).copied().unwrap_or_default();
+        let stall = STALL.as_millis() as f64;
+        assert!(there >= stall * 0.95, "{column} has {there} of {self:?}");
+        let share = there / self.total;
         println!(
             "{column}: {:.3} ms, {:.2} % of it there",
             self.total,

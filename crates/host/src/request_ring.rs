@@ -224,10 +224,12 @@ impl RingReader {
         Ok(reader)
     }
 
-    /// Says that somebody reads for another [`LEASE`]. To be called several times in that time.
-    pub fn renew(&self) {
-        let until = rt::clock::machine_millis() + LEASE.as_millis() as u64;
-        self.words.all()[READERS].fetch_max(until, Ordering::Relaxed);
+    /// Says that somebody reads for another [`LEASE`]. To be called several times in that time. Whether nobody did
+    /// meanwhile, because this was called too late: what was not written then is not even counted.
+    pub fn renew(&self) -> bool {
+        let now = rt::clock::machine_millis();
+        let until = now + LEASE.as_millis() as u64;
+        self.words.all()[READERS].fetch_max(until, Ordering::Relaxed) < now
     }
 
     /// How many records have been lost since this was last asked.

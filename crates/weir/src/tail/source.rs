@@ -82,7 +82,10 @@ impl RequestSource {
     /// Says that somebody still reads, forgets servers that have ended, and finds those that have begun.
     fn look_for_servers(&mut self) {
         for server in &self.servers {
-            server.reader.renew();
+            if server.reader.renew() {
+                let text = "requests were not seen: this command has not run for a while";
+                self.news.push(text.to_owned());
+            }
         }
         let before = self.servers.len();
         self.servers.retain(|server| is_alive(server.number));

@@ -88,6 +88,8 @@ struct StackSample {
     turn: u64,
     /// How late it was then.
     late: Duration,
+    /// When it was taken: an old one makes room for any other.
+    taken: Instant,
     /// The calls, innermost first.
     frames: Vec<String>,
 }
@@ -131,10 +133,15 @@ impl StallReports {
                     slot,
                     turn,
                     late,
+                    taken: rt::clock::read_clock(),
                     frames,
                 };
                 let mut place = sample.lock();
-                if place.as_ref().is_none_or(|old| old.late <= late) {
+                let is_older = |old: &StackSample| rt::clock::elapsed(old.taken) >= INTERVAL;
+                if place
+                    .as_ref()
+                    .is_none_or(|old| old.late <= late || is_older(old))
+                {
                     *place = Some(new);
                 }
             }
@@ -215,8 +222,9 @@ impl StallReports {
         let has_stack = self
             .find_late(&worst.loop_slot, turn)
             .is_some_and(|late| late.has_stack);
-        let sample = self.sample.lock().take();
-        let sample = sample.filter(|sample| (sample.slot, sample.turn) == (slot, turn));
+        // One of another turn stays: that may not have ended yet.
+        let is_of_turn = |sample: &mut StackSample| (sample.slot, sample.turn) == (slot, turn);
+        let sample = self.sample.lock().take_if(is_of_turn);
         let frames = sample.map_or(Vec::new(), |sample| sample.frames);
         if !has_stack {
             log_stack(&frames, level, log);
@@ -239,7 +247,6 @@ impl StallReports {
     /// The next stall is sampled again, however short it is.
     fn forget_samples(&mut self) {
         self.sampled_at = Duration::ZERO;
-        *self.sample.lock() = None;
     }
 
     /// Reports a loop that has been stuck for long, once for each turn. If the names of its stack are still being looked
