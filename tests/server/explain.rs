@@ -32,9 +32,12 @@ impl Parts {
         if dice.below(3) == 0 {
             lines.push(*dice.one_of(self.lines));
         }
+        // With its type: a reference to a text is what is drawn, not a text.
+        let method: &&str = dice.one_of(self.methods);
+        let host: &&str = dice.one_of(self.hosts);
         Drawn {
-            method: *dice.one_of(self.methods),
-            host: *dice.one_of(self.hosts),
+            method,
+            host,
             target: format!("{path}{}", dice.one_of(self.arguments)),
             lines,
         }

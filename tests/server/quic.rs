@@ -214,14 +214,14 @@ fn another_binary_leaves_downloads_to_the_old_one_and_takes_new_clients() {
     if skip_on_oracle(WHY) {
         return;
     }
-    let big = vec![b'x'; 2_000_000];
+    let big = vec![b'x'; 1_000_000];
     let mut server =
         site("location / { return 200 $pid; } location /big { limit_rate 1m; root html; }")
             .main("worker_processes 2;")
             .file("html/big", &big)
             .start();
     let old = Http3::connect(&server).get("/").text();
-    let mut downloads: Vec<_> = (0..4)
+    let mut downloads: Vec<_> = (0..2)
         .map(|_| {
             let mut client = Http3::connect(&server);
             let mut stream = client.begin("GET", "/big", &[]);
@@ -246,10 +246,14 @@ fn another_binary_leaves_downloads_to_the_old_one_and_takes_new_clients() {
         assert_eq!(Http3::connect(&server).get("/").text(), new);
     }
     for (client, stream) in &mut downloads {
-        let mut arrived = 0;
+        let (mut arrived, mut pieces) = (0, 0);
         while let Some(piece) = client.piece(stream) {
             arrived += piece.len();
-            rebind(&client.quic);
+            pieces += 1;
+            // Each leads its datagrams to whatever socket of the new process.
+            if pieces < 4 {
+                rebind(&client.quic);
+            }
         }
         assert_eq!(arrived, big.len());
     }

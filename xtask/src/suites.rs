@@ -158,7 +158,6 @@ pub(crate) fn ci(flags: &mut Flags) -> Outcome {
         "3600",
         "--area",
         "gates,static,freshness,streams,cache,gateways",
-        "--allow-open",
     ];
     crate::differential(&mut Flags::new(cases.map(str::to_owned).into_iter()))
 }

@@ -20,7 +20,7 @@ pub fn run_filters(request: &mut Request) -> FilterVerdict {
             return verdict;
         }
     }
-    // Nobody asks any more. The cursor that it may have over a fill would hold a fill up that waits for its followers.
-    request.out.identity = None;
+    // The cursor that it may have over a fill would hold a fill up that waits for its followers.
+    request.out.forget_identity();
     FilterVerdict::Pass
 }

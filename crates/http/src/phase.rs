@@ -251,6 +251,7 @@ impl PhaseWalk {
     }
 
     /// Moves on after a phase that none of its handlers has ended.
+    #[inline]
     fn end_phase(&mut self, phase: HttpPhase, request: &mut Request) {
         match phase {
             HttpPhase::PostRead => self.enter(HttpPhase::ServerRewrite, request),

@@ -104,8 +104,16 @@ impl Response {
         self.omitted = OmittedFields::default();
         self.trailers.clear();
         self.body = ResponseBody::Empty;
-        self.identity = None;
+        self.forget_identity();
         self.transforms = AllowedTransforms::default();
+    }
+
+    /// Nothing asks for the identity any more. Mostly there is none, and a look costs less than to drop one.
+    #[inline]
+    pub(crate) fn forget_identity(&mut self) {
+        if self.identity.is_some() {
+            self.identity = None;
+        }
     }
 
     /// Takes over a `Content-Type` that an upstream server wrote. The charset is separated, so that filters see both;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 
-use super::{CHANGES, Reason, choices};
+use super::{CHANGES, LUA_CHANGES, Reason, choices};
 
 const BEGIN: &str =
     "<!-- Written by `cargo xtask docs` from differential/src/known; edit the rules there. -->\n";
@@ -24,7 +24,7 @@ pub fn page() -> String {
         let _ = writeln!(out, "- `{}`: {} {why}", rule.name, rule.text);
     }
     out.push_str("\nOlder versions of nginx differ from the one that Weir follows in these points, as far as the machine has seen:\n\n");
-    for rule in CHANGES {
+    for rule in CHANGES.iter().chain(LUA_CHANGES) {
         let version = rule
             .before
             .map_or(String::new(), |version| format!(" before {version}"));

@@ -14,8 +14,6 @@ use net::quic::{CongestionControl, QuicEndpointSettings, QuicSecret, QuicTranspo
 pub struct Http3Conf {
     /// Whether the server speaks HTTP/3 where it listens for QUIC.
     pub on: bool,
-    /// Whether it speaks HTTP/0.9 over QUIC there, for interoperability tests.
-    pub hq: bool,
     /// The maximum number of requests that a client may have under way.
     pub max_concurrent_streams: i64,
     /// The size of the buffer of a stream in bytes.
@@ -50,8 +48,13 @@ pub static DIRECTIVES: DirectiveTable<Http3Conf> = DirectiveTable::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER,
         since: "0.1",
-        doc: "Enables HTTP/0.9 over QUIC (`hq-interop`), which interoperability tests use.",
-        set: Setter::Flag(|c| &mut c.hq),
+        doc: "HTTP/0.9 over QUIC (`hq-interop`), which interoperability tests use. Only `off` is supported.",
+        set: Setter::Custom(Arity::ONE, RepeatRule::Once, |_, line| {
+            match line.flag(0)? {
+                false => Ok(()),
+                true => Err(line.error_at(0, "\"http3_hq on\" is not supported yet")),
+            }
+        }),
     },
     Directive {
         name: "http3_max_concurrent_streams",
@@ -141,11 +144,9 @@ fn host_key(conf: &mut Http3Conf, line: &mut DirectiveLine) -> Result<(), Diagno
 }
 
 impl Http3Conf {
-    /// The protocols that are offered by ALPN over QUIC, the preferred one first.
+    /// The protocols that are offered by ALPN over QUIC: none without HTTP/3.
     pub fn protocols(&self) -> Vec<Vec<u8>> {
-        let offered = [(self.on, "h3"), (self.hq, "hq-interop")];
-        let offered = offered.into_iter().filter(|(on, _)| *on);
-        offered.map(|(_, name)| name.into()).collect()
+        self.on.then(|| b"h3".to_vec()).into_iter().collect()
     }
 
     /// What is decided before a server name is known.

@@ -339,7 +339,7 @@ fn response_of(request: &mut Request, walk: &ExplainedWalk) -> ExplainedResponse
         {
             request.file_path().map(|mut path| {
                 path.extend_from_slice(ending.as_bytes());
-                PathBuf::from(path.to_path_lossy().into_owned())
+                path.to_path_lossy().into_owned()
             })
         }
         _ => None,

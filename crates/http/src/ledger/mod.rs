@@ -267,7 +267,11 @@ impl RequestLedger {
     /// From the beginning until the response had been sent, or until now.
     pub fn total(&self) -> Duration {
         let end = self.ended.unwrap_or_else(rt::now);
-        end.saturating_duration_since(self.began)
+        match end == self.began {
+            // Within one turn the clock stands still.
+            true => Duration::ZERO,
+            false => end.saturating_duration_since(self.began),
+        }
     }
 
     /// Adds the time since the last entry to the present phase.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use host::engine::{ListenerSpec, LoopListener};
 use host::error_log::LogLevel;
 use host::listen::ListenAddress;
-use net::quic::{QuicArrival, QuicConnection, QuicEndpoint, QuicListener};
+use net::quic::{QuicArrival, QuicConnection, QuicListener};
 use net::tls::{HandshakeError, ReceivedHello};
 
 use crate::client::{ConnectionControl, ConnectionMobility, ConnectionOrigin, HttpClient};
@@ -58,7 +58,7 @@ pub(crate) fn receive_datagrams(
         member: listener.member,
         log: engine.http.log(),
     };
-    QuicEndpoint::open(listener, &settings, Rc::new(take))
+    net::quic::serve_listener(listener, &settings, Rc::new(take))
 }
 
 /// Follows a reload, and on the first loop of a process, takes what other processes have received for this one.

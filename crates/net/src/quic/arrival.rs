@@ -1,18 +1,18 @@
 //! A new client: its ClientHello is read, its settings are chosen by it, and then its handshake begins.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
-use quinn_proto::{ConnectionError, Incoming};
+use quinn_proto::ConnectionError;
 use rt::net::SocketAddress;
 
+use super::arrival_state::ArrivalState;
 use super::closed::QuicClosed;
 use super::connection::QuicConnection;
-use super::endpoint::QuicEndpoint;
+use super::endpoint::{QuicEndpoint, QuicEndpointSettings, QuicListener};
 use super::handshake_crypto::HandshakeCrypto;
-use super::initial_hello::{HelloCollector, HelloProgress};
 use super::link::ConnectionLink;
 use super::settings::QuicTransport;
 use crate::tls::{HandshakeError, QuicHandshake, ReceivedHello, alert_of};
@@ -25,92 +25,29 @@ pub struct QuicArrival {
     local: SocketAddress,
 }
 
-/// What has arrived of it.
-pub(super) struct ArrivalState {
-    id: Vec<u8>,
-    incoming: RefCell<Option<Incoming>>,
-    collector: RefCell<HelloCollector>,
-    hello: RefCell<HelloProgress>,
-    waker: Cell<Option<Waker>>,
-}
+/// The function of an engine that takes a new client.
+pub type ArrivalHandler = Rc<dyn Fn(QuicArrival)>;
 
-impl ArrivalState {
-    pub(super) fn new(
-        id: Vec<u8>,
-        incoming: Incoming,
-        collector: HelloCollector,
-        hello: HelloProgress,
-    ) -> ArrivalState {
-        ArrivalState {
-            id,
-            incoming: RefCell::new(Some(incoming)),
-            collector: RefCell::new(collector),
-            hello: RefCell::new(hello),
-            waker: Cell::default(),
-        }
-    }
-
-    pub(super) fn id(&self) -> &[u8] {
-        &self.id
-    }
-
-    pub(super) fn take_incoming(&self) -> Option<Incoming> {
-        self.incoming.borrow_mut().take()
-    }
-
-    pub(super) fn take_datagram(&self, datagram: &[u8]) {
-        if *self.hello.borrow() != HelloProgress::Partial {
-            return;
-        }
-        let progress = self.collector.borrow_mut().take_datagram(datagram);
-        self.note_progress(progress);
-    }
-
-    /// Waits no longer for a hello that is not complete.
-    pub(super) fn give_up(&self) {
-        if *self.hello.borrow() == HelloProgress::Partial {
-            self.note_progress(HelloProgress::Broken);
-        }
-    }
-
-    fn note_progress(&self, progress: HelloProgress) {
-        if progress == HelloProgress::Partial {
-            return;
-        }
-        *self.hello.borrow_mut() = progress;
-        if let Some(waker) = self.waker.take() {
-            waker.wake();
-        }
-    }
-
-    fn poll_hello(
-        &self,
-        context: &Context<'_>,
-    ) -> Poll<Result<Box<ReceivedHello>, HandshakeError>> {
-        match &*self.hello.borrow() {
-            HelloProgress::Complete(message) => Poll::Ready(ReceivedHello::of_message(message)),
-            HelloProgress::Broken => Poll::Ready(Err(HandshakeError::NotTls)),
-            HelloProgress::Partial => {
-                self.waker.set(Some(context.waker().clone()));
-                Poll::Pending
-            }
-        }
-    }
+/// Serves QUIC at a socket until the returned task is aborted. Connections continue then; new ones go elsewhere.
+pub fn serve_listener(
+    listener: QuicListener,
+    settings: &QuicEndpointSettings,
+    take: ArrivalHandler,
+) -> io::Result<rt::JoinHandle<()>> {
+    let take = move |endpoint, state| take(QuicArrival::new(endpoint, state));
+    QuicEndpoint::open(listener, settings, Rc::new(take))
 }
 
 impl QuicArrival {
     pub(super) fn new(endpoint: Rc<QuicEndpoint>, state: Rc<ArrivalState>) -> QuicArrival {
         let bound = endpoint.local_address();
-        let incoming = state.incoming.borrow();
-        let peer = incoming.as_ref().map(Incoming::remote_address);
-        let ip = incoming.as_ref().and_then(Incoming::local_ip);
+        let (peer, ip) = state.addresses();
         let local = match (ip, &bound) {
             (Some(ip), SocketAddress::Inet(bound)) => {
                 SocketAddress::Inet((ip.to_canonical(), bound.port()).into())
             }
             _ => bound.clone(),
         };
-        drop(incoming);
         QuicArrival {
             peer: peer.map_or(bound, SocketAddress::Inet),
             local,

@@ -22,7 +22,7 @@ use rt::net::{
     BatchedUdpSocket, DatagramBuffers, IncomingDatagram, OutgoingDatagrams, SocketAddress,
 };
 
-use super::arrival::{ArrivalState, QuicArrival};
+use super::arrival_state::ArrivalState;
 use super::connection_ids::{
     IdCipher, IdIssuer, IdOwner, QuicSecret, destination_id, this_process,
 };
@@ -73,8 +73,8 @@ pub(super) enum SendOutcome {
     Full,
 }
 
-/// The function of an engine that takes a new client.
-type ArrivalHandler = Rc<dyn Fn(QuicArrival)>;
+/// The function that takes a new client.
+type ArrivalTaker = Rc<dyn Fn(Rc<QuicEndpoint>, Rc<ArrivalState>)>;
 
 /// A socket that QUIC is to be served at.
 pub struct QuicListener {
@@ -89,7 +89,7 @@ pub struct QuicListener {
 }
 
 /// QUIC at one socket of a loop.
-pub struct QuicEndpoint {
+pub(super) struct QuicEndpoint {
     spec: Arc<ListenerSpec>,
     socket: BatchedUdpSocket,
     log: Logger,
@@ -114,16 +114,16 @@ pub struct QuicEndpoint {
     pub(super) is_accepting: Cell<bool>,
     /// The socket is read; another process reads it otherwise.
     is_reading: Cell<bool>,
-    take: ArrivalHandler,
+    take: ArrivalTaker,
     send_buffer: RefCell<Vec<u8>>,
 }
 
 impl QuicEndpoint {
-    /// Serves QUIC at this socket until the returned task is aborted. Connections continue then; new ones go elsewhere.
-    pub fn open(
+    /// See [`super::serve_listener`].
+    pub(super) fn open(
         listener: QuicListener,
         settings: &QuicEndpointSettings,
-        take: ArrivalHandler,
+        take: ArrivalTaker,
     ) -> io::Result<rt::JoinHandle<()>> {
         let QuicListener {
             socket,
@@ -186,12 +186,12 @@ impl QuicEndpoint {
     }
 
     /// The listening socket.
-    pub fn spec(&self) -> &Arc<ListenerSpec> {
+    pub(super) fn spec(&self) -> &Arc<ListenerSpec> {
         &self.spec
     }
 
     /// Whether every client has to prove its address first, from now on.
-    pub fn set_retry(&self, retry: bool) {
+    pub(super) fn set_retry(&self, retry: bool) {
         self.retries.set(retry);
     }
 
@@ -205,7 +205,7 @@ impl QuicEndpoint {
 
     /// Reads the socket of another loop, which is stuck, while `still` returns true: new clients are taken here, and the
     /// other's datagrams wait in its inbox.
-    pub fn read_for(
+    pub(super) fn read_for(
         self: &Rc<Self>,
         socket: OwnedFd,
         still: Rc<dyn Fn() -> bool>,
@@ -353,7 +353,7 @@ impl QuicEndpoint {
         let state = Rc::new(state);
         self.arrivals.borrow_mut().insert(id, Rc::clone(&state));
         self.half_open.set(self.half_open.get() + 1);
-        (self.take)(QuicArrival::new(Rc::clone(self), state));
+        (self.take)(Rc::clone(self), state);
     }
 
     /// A datagram that the library keeps for a client whose handshake has not begun.

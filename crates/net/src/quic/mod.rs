@@ -23,6 +23,7 @@
 //! `QuicEndpoint::flush`.
 
 mod arrival;
+mod arrival_state;
 mod closed;
 mod connection;
 mod connection_ids;
@@ -37,11 +38,11 @@ mod settings;
 mod socket_advice;
 mod stream;
 
-pub use arrival::QuicArrival;
+pub use arrival::{ArrivalHandler, QuicArrival, serve_listener};
 pub use closed::QuicClosed;
 pub use connection::QuicConnection;
 pub use connection_ids::QuicSecret;
-pub use endpoint::{QuicEndpoint, QuicEndpointSettings, QuicListener};
+pub use endpoint::{QuicEndpointSettings, QuicListener};
 pub use loops::{
     hand_over_datagrams, receive_for_stuck_loop, serve_other_processes, update_endpoints,
 };

@@ -36,6 +36,10 @@ pub struct TlsSession {
 }
 
 /// What runs under a session.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all sessions have records, and a box would be one more step for each of their reads"
+)]
 enum TlsCarrier {
     /// Records, on a socket.
     Records(RefCell<TlsState>),

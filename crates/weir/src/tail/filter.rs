@@ -363,7 +363,7 @@ fn known_name(name: &str, at: (usize, usize)) -> Result<String, FilterError> {
         return Err(FilterError::new(message, at));
     }
     let is_family = |family: &&str| lower.len() > family.len() && lower.starts_with(*family);
-    if request_feed::VARIABLES.contains(&&*lower) || FAMILIES.iter().any(|it| is_family(&it)) {
+    if request_feed::VARIABLES.contains(&&*lower) || FAMILIES.iter().any(is_family) {
         return Ok(lower);
     }
     let meant = OTHER_WORDS.iter().find(|(word, _)| *word == lower);

@@ -134,16 +134,16 @@ impl ApiTarget {
 struct ApiReply {
     status: u16,
     /// `None`: no content.
-    value: Option<Value>,
+    text: Option<String>,
     /// Where something new is found.
     location: Option<String>,
 }
 
 impl ApiReply {
-    fn of(value: Value) -> ApiReply {
+    fn of(text: String) -> ApiReply {
         ApiReply {
             status: 200,
-            value: Some(value),
+            text: Some(text),
             location: None,
         }
     }
@@ -151,10 +151,16 @@ impl ApiReply {
     fn empty(status: u16) -> ApiReply {
         ApiReply {
             status,
-            value: None,
+            text: None,
             location: None,
         }
     }
+}
+
+/// A value as text. What may be large is written, and its tree taken apart, on a thread of a pool.
+async fn large_text(value: Value) -> String {
+    let pool = rt::pool::default_pool();
+    pool.run(move || value.to_string()).await
 }
 
 /// The content handler.
@@ -185,7 +191,7 @@ fn answer(request: &mut Request) -> HandlerStep<'_> {
                     request,
                     ApiReply {
                         status,
-                        value: Some(value),
+                        text: Some(value.to_string()),
                         location: None,
                     },
                 )
@@ -211,10 +217,10 @@ fn respond(request: &mut Request, reply: ApiReply) -> HandlerOutcome {
     if let Some(location) = reply.location {
         out.fields.set(b"Location", location.as_bytes());
     }
-    out.body = match reply.value {
-        Some(value) => {
+    out.body = match reply.text {
+        Some(text) => {
             out.content_type = "application/json".into();
-            ResponseBody::bytes(value.to_string())
+            ResponseBody::bytes(text)
         }
         None => ResponseBody::Empty,
     };
@@ -253,7 +259,9 @@ async fn read(request: &mut Request) -> Result<ApiReply, ApiFailure> {
         let location = &request.site.location(request.location).name;
         let rest = request.uri.path.strip_prefix(&location[..]);
         return match rest.unwrap_or_default().trim_with(|sign| sign == '/') {
-            b"" => Ok(ApiReply::of(json!(VERSIONS.collect::<Vec<_>>()))),
+            b"" => Ok(ApiReply::of(
+                json!(VERSIONS.collect::<Vec<_>>()).to_string(),
+            )),
             _ => Err(ApiFailure::UNKNOWN_VERSION),
         };
     }
@@ -268,7 +276,7 @@ async fn read(request: &mut Request) -> Result<ApiReply, ApiFailure> {
         request.write_server_address(&mut address);
         value["address"] = json!(String::from_utf8_lossy(&address));
     }
-    Ok(ApiReply::of(value))
+    Ok(ApiReply::of(large_text(value).await))
 }
 
 /// Angie's tree below the configured path and what the request adds to it.
@@ -283,7 +291,9 @@ async fn read_angie(request: &mut Request, path: &[u8]) -> Result<ApiReply, ApiF
     request.write_server_address(&mut address);
     let address = String::from_utf8_lossy(&address).into_owned();
     let parts = groups::read_angie(&engine, view).await?;
-    Ok(ApiReply::of(angie::find(parts, &names, &address)?))
+    let pool = rt::pool::default_pool();
+    let found = pool.run(move || Ok(angie::find(parts, &names, &address)?.to_string()));
+    Ok(ApiReply::of(found.await?))
 }
 
 /// Changes something.
@@ -302,7 +312,7 @@ async fn change(request: &mut Request) -> Result<ApiReply, ApiFailure> {
             let kind = resources::group_kind(engine_name)?;
             let change = UpstreamChange::of_request(method, kind, group, rest.first(), body)?;
             let made = changes::make(&engine, view, change).await?;
-            let mut reply = ApiReply::of(made.value);
+            let mut reply = ApiReply::of(made.value.to_string());
             if let Some(id) = made.added {
                 reply.status = 201;
                 let path = request.uri.path.trim_end_with(|sign| sign == '/');

@@ -223,7 +223,8 @@ fn workers(all: Value, rest: &[&str], query: &ApiQuery) -> Result<Value, ApiFail
             .collect()),
         [id] => {
             let mut all = all.into_iter();
-            let found = all.find(|worker| worker["id"].to_string() == *id);
+            let wanted = id.parse::<u64>().ok();
+            let found = all.find(|worker| wanted.is_some() && worker["id"].as_u64() == wanted);
             let missing = ApiFailure::fixed(404, "WorkerNotFound", "worker not found");
             Ok(with_fields(found.ok_or(missing)?, query))
         }

@@ -213,27 +213,31 @@ fn groups_json(parts: &[(usize, Option<String>)]) -> String {
         });
         lists.collect::<Vec<_>>().join(",")
     });
+    if let [(_, Some(part))] = parts {
+        // The usual case: there is nothing to join.
+        let rest = part.split('\n').nth(LISTS.len());
+        return json_object(&joined, rest.unwrap_or_default());
+    }
     let rest = parts.iter().filter_map(|(_, part)| {
         let rest = part.as_ref()?.split('\n').nth(LISTS.len())?;
         serde_json::from_str::<Value>(rest).ok()
     });
     let mut rest = data::join(rest);
-    if parts.len() > 1 {
-        let answered = parts.iter().filter(|(_, part)| part.is_some()).count();
-        rest["groups"] = parts.len().into();
-        rest["groups_answered"] = answered.into();
-    }
-    json_object(&joined, &rest)
+    let answered = parts.iter().filter(|(_, part)| part.is_some()).count();
+    rest["groups"] = parts.len().into();
+    rest["groups_answered"] = answered.into();
+    json_object(&joined, &rest.to_string())
 }
 
 /// The names of the lists of the JSON object, in the order of [`json_lists`].
 const LISTS: [&str; 5] = ["loops", "pools", "caches", "compressed_copies", "spans"];
 
 /// The JSON object: the lists, and the rest.
-fn json_object(lists: &[String; 5], rest: &Value) -> String {
-    let rest = rest.to_string();
+fn json_object(lists: &[String; 5], rest: &str) -> String {
     // Without its braces.
-    let rest = rest.get(1..rest.len() - 1).unwrap_or_default();
+    let rest = rest
+        .get(1..rest.len().saturating_sub(1))
+        .unwrap_or_default();
     let comma = if rest.is_empty() { "" } else { "," };
     let named = LISTS.iter().zip(lists);
     let lists: Vec<String> = named
@@ -579,12 +583,12 @@ mod tests {
     fn pages_of_nothing_are_well_formed() {
         let lists = json_lists(WorkerGroup::ALONE, &[], &[], &[], &ZoneRegistry::default());
         assert_eq!(
-            json_object(&lists, &serde_json::json!({})),
+            json_object(&lists, "{}"),
             "{\"loops\":[],\"pools\":[],\"caches\":[],\"compressed_copies\":[],\"spans\":[]}\n"
         );
         let rest = serde_json::json!({ "a": { "b": [{}] } });
         assert_eq!(
-            json_object(&lists, &rest),
+            json_object(&lists, &rest.to_string()),
             "{\"loops\":[],\"pools\":[],\"caches\":[],\"compressed_copies\":[],\"spans\":[],\"a\":{\"b\":[{}]}}\n"
         );
         assert_eq!(cache_text(&[]), "");

@@ -208,10 +208,12 @@ fn compress_piece<C: ResponseCoding>(
             let used = encoder.push(&piece, &mut out)?;
             piece.advance(used.min(piece.len()));
         }
-        while kind == PieceKind::Last {
-            out.reserve(512);
-            if encoder.finish(&mut out)? {
-                break;
+        if kind == PieceKind::Last {
+            loop {
+                out.reserve(512);
+                if encoder.finish(&mut out)? {
+                    break;
+                }
             }
         }
         Ok(std::mem::take(&mut out))

@@ -113,7 +113,7 @@ impl KeyvalZones {
                 declared.timeout = Some(timeout.ok_or_else(invalid)?);
             } else if let Some(value) = parse::parameter(word, "type") {
                 let mut words = KeyMatch::WORDS.iter();
-                let found = words.find(|(word, _)| word.as_bytes() == &value[..]);
+                let found = words.find(|(word, _)| word.as_bytes() == value);
                 declared.kind = found.ok_or_else(invalid)?.1;
             } else if let Some(value) = parse::parameter(word, "state") {
                 if value.is_empty() {

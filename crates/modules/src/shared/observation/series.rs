@@ -348,9 +348,13 @@ impl EndedRequest {
             100..600 if times.responded.is_some() => usize::from(status / 100),
             _ => 0,
         };
+        // Most requests are answered within a turn, in which the clock stands still.
         let first_byte = times
             .responded
-            .map(|responded| micros(responded.saturating_duration_since(times.started)));
+            .map(|responded| match responded == times.started {
+                true => 0,
+                false => micros(responded.saturating_duration_since(times.started)),
+            });
         EndedRequest {
             class,
             status,

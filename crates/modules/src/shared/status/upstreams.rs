@@ -62,11 +62,14 @@ const NEXT_ADDRESS: u64 = 1 << 16;
 
 /// A group, as the API has it.
 pub(crate) fn group_value(group: &UpstreamGroup, kind: GroupKind) -> Value {
+    value_of(group, &group.state().status(), kind)
+}
+
+fn value_of(group: &UpstreamGroup, status: &[PeerStatus], kind: GroupKind) -> Value {
     let state = group.state();
     let ids = state.server_ids();
     let mut seen = vec![0_u64; ids.len()];
-    let peers: Vec<Value> = state
-        .status()
+    let peers: Vec<Value> = status
         .iter()
         .map(|peer| {
             let mut value = peer_value(peer, kind);
@@ -190,11 +193,11 @@ pub(crate) fn page_groups(view: &StatusView) -> Value {
     for (kind, word) in [(GroupKind::Http, "http"), (GroupKind::Stream, "stream")] {
         let groups = kind.groups(view).map(|groups| groups.all_groups());
         for group in groups.into_iter().flatten() {
-            let mut value = group_value(&group, kind);
+            let status = group.state().status();
+            let mut value = value_of(&group, &status, kind);
             value["name"] = json!(text(group.name()));
             value["engine"] = json!(word);
             value["place"] = json!(group.settings.place);
-            let status = group.state().status();
             if let Some(peers) = value["peers"].as_array_mut() {
                 for (peer, status) in peers.iter_mut().zip(&status) {
                     peer["times"] = json!(status.latencies[1].counts());
