@@ -181,6 +181,24 @@ fn runs(line: &str) -> bool {
             assert!(said.contains("no server is running"), "{line}: {said}");
             true
         }
+        "fmt" => {
+            fs::write(folder.join("nginx.conf"), "events {}").expect("the folder is writable");
+            words.retain(|word| word != "<");
+            let laid_out = in_folder(&["fmt".to_owned(), "nginx.conf".to_owned()], &folder);
+            let finished = in_folder(&words[..2], &folder);
+            assert!(laid_out.0 && finished.0, "{line}: {}", finished.1);
+            true
+        }
+        // Which of the guide's addresses a server has is not the question; its options are.
+        "explain" => {
+            fs::copy(folder.join("server.conf"), folder.join("site.conf")).expect("it is there");
+            if !words.iter().any(|word| word == "-c") {
+                words.extend(["-c".to_owned(), "site.conf".to_owned()]);
+            }
+            let said = in_folder(&words, &folder).1;
+            assert!(!said.contains("option"), "{line}: {said}");
+            true
+        }
         // What it finds, and on which port, is not the same everywhere.
         "check" | "-s" | "upgrade" | "cache" => true,
         "-p" | "-c" if words.iter().any(|word| word == "daemon off;") => {

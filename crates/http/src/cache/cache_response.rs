@@ -90,7 +90,9 @@ impl CacheResponse<'_> {
                 ResponseBody::unsent(),
             ),
             StoredKind::Content | StoredKind::Error => {
-                out.identity = self.identity;
+                // What is served because the origin fails goes out as with nginx, compressed as it goes and without a length.
+                let is_stale = self.status == UpstreamCacheStatus::Stale;
+                out.identity = self.identity.filter(|_| !is_stale);
                 (self.length, self.body)
             }
         };

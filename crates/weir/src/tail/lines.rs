@@ -119,9 +119,9 @@ impl ShownRequest<'_> {
                 index + 1,
                 text(one.address),
                 text(one.status),
-                text(one.connect),
-                text(one.header),
-                text(one.response),
+                or_dash(text(one.connect)),
+                or_dash(text(one.header)),
+                or_dash(text(one.response)),
             );
         }
     }
