@@ -128,7 +128,7 @@ fn the_page_is_for_this_machine_unless_a_rule_says_otherwise() {
     ] {
         assert_eq!(status("/bare", host, &[]), expected, "{host}");
     }
-    // Whoever has come through a proxy is not on this machine.
+    // A client that has come through a proxy is not on this machine.
     for field in [
         "X-Forwarded-For: 127.0.0.1",
         "Forwarded: for=x",

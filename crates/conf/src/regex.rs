@@ -128,7 +128,7 @@ impl Regex {
     }
 }
 
-/// Whoever runs the process believes that something takes too long: see [`set_match_watch`].
+/// Something takes too long, as the process has found out: see [`set_match_watch`].
 static IS_LATE: AtomicBool = AtomicBool::new(false);
 /// Who is told of the pattern.
 static TOLD: OnceLock<fn(&BStr)> = OnceLock::new();

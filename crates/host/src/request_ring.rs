@@ -3,7 +3,7 @@
 //! The master makes it, and its workers inherit it; a reader gets the descriptor from the master over a socket, if it is
 //! root or the server's own user ([`RequestRing::pass_to`]). Writers never wait for a reader and know none: they look at
 //! one word, which readers set to a time in the near future again and again. A reader that has died or sleeps ends by
-//! doing nothing. Whoever is slower than the ring misses records, and sees how many.
+//! doing nothing. A reader that is slower than the ring misses records, and sees how many.
 //!
 //! ```text
 //! word 0  readers    monotonic milliseconds until which somebody reads; 0: nobody
@@ -101,7 +101,7 @@ pub fn write_record(record: &[u8]) {
     let slot = slot(&ring.words, number);
     let record = &record[..record.len().min(SLOT_BYTES)];
     slot[0].store(writing(number), Ordering::Relaxed);
-    // Whoever sees one of the bytes below sees the stamp, too.
+    // A reader that sees one of the bytes below sees the stamp, too.
     std::sync::atomic::fence(Ordering::Release);
     slot[1].store(length_word(record), Ordering::Relaxed);
     for (word, bytes) in slot[2..].iter().zip(record.chunks(8)) {

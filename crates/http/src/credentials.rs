@@ -1,4 +1,4 @@
-//! What must not be shown to whoever watches requests: credentials in fields and in the arguments of URLs.
+//! What must not be shown to those who watch requests: credentials in fields and in the arguments of URLs.
 //!
 //! A name decides, because a value cannot: a signature looks like a file's hash. The list is generous. What is blanked
 //! without need costs a look into the access log; what is shown without need cannot be taken back.

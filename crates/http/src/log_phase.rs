@@ -47,7 +47,7 @@ pub(crate) fn observe_beginning(request: &mut Request) {
     }
 }
 
-/// Passes a request that has ended to the observer, if there is one, and to whoever watches the server.
+/// Passes a request that has ended to the observer, if there is one, and to those who watch the server.
 #[inline]
 pub(crate) fn observe_request(request: &mut Request) {
     rt::probes::request_end(

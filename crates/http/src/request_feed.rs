@@ -1,4 +1,4 @@
-//! Requests for whoever watches a running server (`weir tail`, `weir top`): a record of each request that has ended, in
+//! Requests for those who watch a running server (`weir tail`, `weir top`): a record of each request that has ended, in
 //! the server's ring ([`host::request_ring`]).
 //!
 //! A record is a list of names and values, so that a reader and a server need not be of the same version:

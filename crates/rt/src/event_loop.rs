@@ -611,7 +611,7 @@ impl LoopCore {
         turn.stretches.look(end);
         stats::add(&counters.slow_turns, 1);
         self.probation.set(PROBATION_TURNS);
-        // Told to whoever watches the loops. A loop that reported each by itself would, on a busy machine, write more
+        // Told to the watchdog. A loop that reported each by itself would, on a busy machine, write more
         // lines than it serves requests.
         self.shared.slow_turns().add(SlowTurn {
             turn: number,

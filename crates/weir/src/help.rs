@@ -88,12 +88,15 @@ const USAGE_GROUPS: &[(&str, &[UsageLine])] = &[
             UsageLine::Options("-s SIGNAL", "stop, quit, reopen or reload a running server"),
             UsageLine::Command(&commands::UPGRADE),
             UsageLine::Command(&commands::CACHE),
+            UsageLine::Command(&commands::TAIL),
+            UsageLine::Command(&commands::TOP),
         ],
     ),
     (
         "On a machine that runs nginx:",
         &[
             UsageLine::Command(&commands::SHADOW),
+            UsageLine::Command(&commands::CANARY),
             UsageLine::Command(&commands::TAKEOVER),
             UsageLine::Command(&commands::UNIT),
         ],

@@ -648,7 +648,7 @@ impl ClientStream for Http3Stream {
         drop(encoder);
         begun.finish(&mut out);
         let mut out = Bytes::from(out);
-        // Whoever waits for the stream next asks with a waker of its own.
+        // The next one that waits for the stream asks with a waker of its own.
         let _ = self.poll_write(&mut out, &mut Context::from_waker(Waker::noop()));
         *self.unsent.borrow_mut() = out;
     }

@@ -54,7 +54,7 @@ pub(super) async fn serve_stream(stream: Rc<Http3Stream>) {
     } = *start;
     facts.has_content = stream.may_have_content();
     let link = &stream.link;
-    // Whoever has a copy of the packets can send them again before the handshake is complete. What such a repetition may
+    // An attacker with a copy of the packets can send them again before the handshake is complete. What such a repetition may
     // change waits for that (RFC 8470, section 4).
     if stream.is_early() && !is_safe(request.head.wire.method) {
         link.wait_for_handshake().await;

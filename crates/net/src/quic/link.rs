@@ -221,7 +221,7 @@ impl ConnectionLink {
         }
     }
 
-    /// Wakes whoever waits for what has happened.
+    /// Wakes the tasks that wait for what has happened.
     pub(super) fn take_events(&self) {
         loop {
             // Its own statement: those who are woken may use the connection.

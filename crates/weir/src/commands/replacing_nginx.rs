@@ -109,7 +109,7 @@ pub(crate) const CANARY: CommandRow = CommandRow {
     name: "canary",
     usage: &["canary [--share PERCENT,...] [--time SECONDS] [--max-errors PERCENT] [--process N] [--json]"],
     synopsis: "canary [--share PERCENT,...]",
-    summary: "serve a share of the connections of a running nginx, and give them back if that goes worse",
+    summary: "serve a share of the connections of a running nginx, for a trial",
     about: "\
 Starts Weir beside a running nginx, on the same addresses, and lets the kernel send it a share of the new
 connections: no proxy is in between, and addresses and logs are what they are. Shares follow each other.

@@ -52,7 +52,7 @@ pub(crate) struct TailArguments {
     ledger: bool,
     /// Of `tail`: `-g upstream`.
     by_upstream: bool,
-    /// Of `tail`: end after so many requests.
+    /// Of `tail`: end after this many requests.
     count: Option<u64>,
     /// Of `top`: print once.
     once: bool,

@@ -331,7 +331,7 @@ async fn change(request: &mut Request) -> Result<ApiReply, ApiFailure> {
                 _ => 204,
             }))
         }
-        // Counters are not reset: whoever compares two readings would be misled, and Prometheus is.
+        // Counters are not reset: a program that compares two readings would be misled, and Prometheus is.
         _ => {
             resources::read(&view, &ApiQuery::of(&names))?;
             Err(ApiFailure::METHOD_DISABLED)
