@@ -48,7 +48,7 @@ fn compared(server: &Server) -> u64 {
     digits.parse().expect("a number")
 }
 
-/// Fails unless so many have been compared. A comparison is counted a moment after its result is known.
+/// Fails unless this many have been compared. A comparison is counted a moment after its result is known.
 #[track_caller]
 fn assert_compared(server: &Server, count: u64) {
     let reached = until(|| (compared(server) >= count).then_some(()));

@@ -96,7 +96,7 @@ fn settled(server: &Server, target: &str) -> Reply {
     reply.expect("it is kept once it is quiet")
 }
 
-/// The same target from so many clients that begin together.
+/// The same target from several clients that begin together.
 fn together(server: &Server, target: &str, clients: usize) -> Vec<Reply> {
     let begin = std::sync::Barrier::new(clients);
     thread::scope(|scope| {

@@ -314,7 +314,7 @@ fn a_reader_that_has_stopped_or_died_holds_nobody() {
     rustix::process::kill_process(process, Signal::CONT).expect("it lives");
     stopped.complains("requests were not seen");
     drop(stopped);
-    // Nobody reads any more, and somebody else can.
+    // Nothing reads any more, and another process can.
     let other = Tail::ready(&server, &[]);
     server.get("/still").expect(200);
     assert!(other.next().contains("/still"));

@@ -6,7 +6,7 @@
 //! doing nothing. A reader that is slower than the ring misses records, and sees how many.
 //!
 //! ```text
-//! word 0  readers    monotonic milliseconds until which somebody reads; 0: nobody
+//! word 0  readers    monotonic milliseconds until which a reader is there; 0: none
 //! word 1  next       the number of the next record
 //! word 2  layout     MAGIC and the version; a reader of another version goes away
 //! word 3…7           zero
@@ -79,7 +79,7 @@ pub fn install() -> io::Result<&'static RequestRing> {
     Ok(ring)
 }
 
-/// Whether somebody reads: a load or two.
+/// Whether there is a reader: a load or two.
 #[inline]
 pub fn is_read() -> bool {
     READERS_WORD
@@ -224,7 +224,7 @@ impl RingReader {
         Ok(reader)
     }
 
-    /// Says that somebody reads for another [`LEASE`]. To be called several times in that time. Whether nobody did
+    /// Says that there is a reader for another [`LEASE`]. To be called several times in that time. Whether nobody did
     /// meanwhile, because this was called too late: what was not written then is not even counted.
     pub fn renew(&self) -> bool {
         let now = rt::clock::machine_millis();

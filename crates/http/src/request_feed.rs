@@ -78,7 +78,7 @@ struct FeedRecord {
     shown: Vec<u8>,
 }
 
-/// Writes a record of a request that has ended, if somebody reads. One word is looked at otherwise.
+/// Writes a record of a request that has ended, if there is a reader. One word is looked at otherwise.
 #[inline]
 pub(crate) fn feed_request(request: &mut Request) {
     if host::request_ring::is_read() {

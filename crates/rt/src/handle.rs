@@ -176,7 +176,7 @@ pub(crate) struct LoopShared {
     /// See [`LoopHandle::thread`].
     pub(crate) thread: AtomicI32,
     inbox: Mutex<LoopInbox>,
-    /// Turns that were slow, until somebody asks for them.
+    /// Turns that were slow, until they are asked for.
     slow_turns: Mutex<SlowTurns>,
     state: AtomicU8,
     eventfd: OwnedFd,

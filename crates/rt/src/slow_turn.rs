@@ -30,7 +30,7 @@ pub struct SlowTurn {
     pub suspects: Vec<String>,
 }
 
-/// The slow turns of a loop since somebody last asked.
+/// The slow turns of a loop since the last question.
 #[derive(Clone, Debug, Default)]
 pub struct SlowTurns {
     /// How many there were.
@@ -49,7 +49,7 @@ impl SlowTurns {
     }
 }
 
-/// What somebody names as the cause of a late turn.
+/// What is named as the cause of a late turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SuspectKind {
     /// Something within a request, such as a pattern or a script.

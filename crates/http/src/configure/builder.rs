@@ -53,7 +53,7 @@ pub struct HttpBuilder {
     pub(super) locations: Vec<Option<Location>>,
     /// Where each location begins, for diagnostics.
     pub(super) heads: Vec<base::Span>,
-    /// Where they are kept, if somebody wants to know what stands where.
+    /// Where they are kept, if it is to be known what stands where.
     pub(super) kept_heads: WantedBlockHeads,
     /// The blocks around the current line, outermost first.
     pub(super) open: Vec<OpenBlock>,

@@ -240,7 +240,7 @@ impl Http3Stream {
         }
     }
 
-    /// Parses what has been read, up to the first event that somebody waits for: `true`.
+    /// Parses what has been read, up to the first event that a task waits for: `true`.
     fn parse(&self, side: &mut ReceiveSide) -> Result<bool, H3Error> {
         let chunk = std::mem::take(&mut side.chunk);
         let mut used = 0;
@@ -491,7 +491,7 @@ impl Http3Stream {
         let urgency = i32::from(ResponsePriority::default().urgency) - i32::from(priority.urgency);
         let place = match priority.incremental {
             true => 0,
-            // Earlier streams go first. After so many requests on a connection they take turns.
+            // Earlier streams go first. After this many requests on a connection they take turns.
             false => {
                 let turn = i32::try_from(self.id / 4).unwrap_or(i32::MAX);
                 URGENCY_STEP - 1 - turn.min(URGENCY_STEP - 2)

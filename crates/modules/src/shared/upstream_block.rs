@@ -144,7 +144,7 @@ impl GroupDraft {
                 "\"server\" and \"state\" cannot both be inside upstream: the file has the servers",
             ));
         }
-        // With a file the group may be empty until somebody adds a server.
+        // With a file the group may be empty until a server is added.
         if !has_lines && !chosen && self.state_file.is_none() {
             return Err(line.error_after_block("no servers are inside upstream"));
         }

@@ -1,6 +1,6 @@
 //! The commands that show a running server's requests.
 //!
-//! They have the options that name a server in common, and the text about filters, which is long: whoever looks at
+//! They have the options that name a server in common, and the text about filters, which is long: a reader of
 //! requests looks for some of them, and the names are what one does not remember.
 
 use super::{CONFIGURATION, CommandRow, OptionRow, PREFIX, ValueKind, flag, valued};

@@ -97,7 +97,7 @@ impl ShownRequest<'_> {
                 let _ = write!(out, " {}", record.shown(name));
             }
         }
-        // Who ended it and where, if somebody did: `SH`, `CW`.
+        // Who ended it and where, if it was ended: `SH`, `CW`.
         let ended = String::from_utf8_lossy(record.value("weir_ledger")).into_owned();
         let ended = ended.split('/').next().unwrap_or_default();
         if !matches!(ended, "" | "--") {

@@ -11,7 +11,7 @@ use host::request_ring::{RingReader, RingRefusal};
 use super::ServerPlace;
 use super::record::TailRecord;
 
-/// After how many rounds it is looked for other servers, and said that somebody still reads.
+/// After how many rounds it is looked for other servers, and said that this reader is still there.
 const LOOK_EVERY: u32 = 16;
 /// The most records that are taken from a ring at a time.
 const BATCH: usize = 4096;
@@ -79,7 +79,7 @@ impl RequestSource {
         std::mem::take(&mut self.news)
     }
 
-    /// Says that somebody still reads, forgets servers that have ended, and finds those that have begun.
+    /// Says that this reader is still there, forgets servers that have ended, and finds those that have begun.
     fn look_for_servers(&mut self) {
         for server in &self.servers {
             if server.reader.renew() {

@@ -5,7 +5,7 @@
 //!
 //! With `auth_basic_cache` a proof is remembered: that this password was right for this user, with this entry, in this
 //! version of the file. What is remembered is a keyed hash, whose key is random at each start and never leaves the
-//! memory; whoever reads that memory can try passwords against it as fast as against SHA-256, which is why it is off by
+//! memory; who reads that memory can try passwords against it as fast as against SHA-256, which is why it is off by
 //! default. Requests with the same credentials that come meanwhile wait for the one comparison. A wrong password is
 //! never remembered.
 
@@ -127,7 +127,7 @@ pub(super) async fn verify(attempt: &PasswordAttempt<'_>) -> AttemptOutcome {
         match begin(attempt, tag, memory) {
             Beginning::Known => return AttemptOutcome::Matches,
             Beginning::Follow(result) => {
-                // Without a result, the client that compared has left, or was refused: whoever comes first compares.
+                // Without a result, the client that compared has left, or was refused: the next one to come compares.
                 if let Ok(matches) = result.await {
                     return matches.into();
                 }

@@ -3,7 +3,7 @@
 //! ```text
 //! compression      a response is to be compressed: is there a copy, or one being made?
 //!   copy_source    what the response is a copy of, and how it is read again
-//!   copy_fill      a copy that is being made; clients follow it, whoever asked first
+//!   copy_fill      a copy that is being made; clients follow it, the first one too
 //!   copy_making    makes it: a small one at once, a larger one by a pool
 //!   stored_copy    copies beside the objects of a cache, on disk
 //! ```
