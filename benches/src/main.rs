@@ -183,12 +183,18 @@ fn main() -> ExitCode {
     }
 }
 
+/// Shows all flags. A reader that has seen enough (`| head`) is no error.
 fn help() {
-    println!("{HELP}");
+    let mut out = std::io::stdout().lock();
+    let _reader_has_left = write_help(&mut out);
+}
+
+fn write_help(out: &mut impl std::io::Write) -> std::io::Result<()> {
+    writeln!(out, "{HELP}")?;
     let experiments = EXPERIMENTS.iter().map(|(name, what, _)| (name, what));
     let tools = TOOLS.iter().map(|(name, what, _)| (name, what));
     for (name, what) in experiments.chain(tools) {
-        println!("  {name:<12} {what}");
+        writeln!(out, "  {name:<12} {what}")?;
     }
     for (title, flags) in [
         ("restart", restart::FLAGS),
@@ -201,8 +207,9 @@ fn help() {
         ("cache-tests", cache_tests::FLAGS),
         ("strace", strace::FLAGS),
     ] {
-        println!("\n{title}\n  {flags}");
+        writeln!(out, "\n{title}\n  {flags}")?;
     }
+    Ok(())
 }
 
 /// Runs all of it once more, in a network namespace where TCP is as wished: what the system has is not for a benchmark

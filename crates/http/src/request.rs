@@ -277,7 +277,7 @@ impl Request {
         self.flow = RequestFlow::default();
         self.delivery = ResponseDelivery::default();
         self.times = RequestTimes::begin();
-        self.ledger = RequestLedger::begin();
+        self.ledger.begin_again();
     }
 
     /// The request began at this moment, before its head was complete: `$request_time` counts from there.
