@@ -33,14 +33,14 @@ step() { # NAME COMMAND…
     if "$@" > "$name.log" 2>&1; then ended=ok; else ended="failed: $?"; fi
     echo "== $name: $ended after $(echo "$(now) $began" | awk '{ printf "%.2f", $1 - $2 }') s; port 80 is served by $(curl -sSI http://127.0.0.1/ -H 'Host: plain.test' | grep -i '^server' | tr -d '\r')"
 }
-python3 load.py "${SECONDS_OF_LOAD:-75}" > load.log 2> load.err &
+python3 load.py "${SECONDS_OF_LOAD:-100}" > load.log 2> load.err &
 load=$!
 sleep 5
 step install apt-get install -y --no-install-recommends ./weir-bin_*.deb ./weir_*.deb
 sleep 2
-step takeover weir takeover --yes
+step takeover weir takeover --yes --requests 60
 sleep 15
-step undo weir takeover --undo
+step undo weir takeover --undo --yes
 sleep 10
 step divert apt-get install -y --no-install-recommends ./weir-nginx_*.deb
 sleep 10
