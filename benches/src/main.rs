@@ -147,6 +147,7 @@ const TOOLS: &[(&str, &str, Tool)] = &[
 
 const HELP: &str = "\
 usage: weir-bench [EXPERIMENT] [flags]      without a name: all, and a report
+       weir-bench page --keep FOLDER       writes the page of kept figures once more
 
   --nginx PATH     nginx to compare with (/usr/sbin/nginx)
   --haproxy PATH   HAProxy to compare with (/usr/sbin/haproxy)
@@ -232,6 +233,9 @@ fn run_apart(tcp: &str, name: Option<String>, flags: &mut Flags) -> Outcome {
 }
 
 fn run(name: Option<&str>, flags: &mut Flags) -> Outcome {
+    if name == Some("page") {
+        return page(flags);
+    }
     let tool = TOOLS.iter().find(|(tool, ..)| Some(*tool) == name);
     let experiment = EXPERIMENTS.iter().find(|(id, ..)| Some(*id) == name);
     if let Some(name) = name.filter(|_| tool.is_none() && experiment.is_none()) {
@@ -283,6 +287,15 @@ fn run(name: Option<&str>, flags: &mut Flags) -> Outcome {
     report.write(&figures, &page)?;
     println!("\nkept: {} and {}", figures.display(), page.display());
     Ok(())
+}
+
+/// Writes the page of a run that was kept, after a change of how it looks.
+fn page(flags: &mut Flags) -> Outcome {
+    let keep: String = flags.value("--keep", String::new())?;
+    flags.finish()?;
+    let folder = Path::new(&keep);
+    let figures = folder.join("figures.json");
+    Report::read(&figures)?.write(&figures, &folder.join("index.html"))
 }
 
 /// All experiments. What cannot be measured here is named in the report and stops nothing.
