@@ -44,8 +44,8 @@ const UNSENT_OF_SLOW: i32 = 32 * 1024;
 /// [`GATHER`] for a slow client, which takes little at a time.
 const GATHER_FOR_SLOW: usize = 16 * 1024;
 
-/// How much content in memory is sent before others get their turn, in bytes: a client on this machine takes a megabyte
-/// within one call, which lasts a millisecond.
+/// How much content in memory is sent before others get their turn, in bytes: a client on this machine takes megabytes
+/// within one call.
 const MEMORY_PORTION: usize = 256 * 1024;
 
 /// How much of a file is sent before others get their turn when `sendfile_max_chunk` is 0, in bytes.

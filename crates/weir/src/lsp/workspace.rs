@@ -47,7 +47,7 @@ pub(super) struct ConfigurationWorkspace {
     shown: BTreeSet<PathBuf>,
     /// The messages that it does not show yet, by file.
     fresh: BTreeMap<PathBuf, Vec<Value>>,
-    /// What readings have left behind, which takes a fifth of a reading's time to drop: until the editor has its answer.
+    /// What readings have left behind: it is dropped when the editor has its answer.
     spent: Vec<Box<dyn Any>>,
 }
 
