@@ -12,10 +12,13 @@ use super::clients;
 use crate::server::{Folder, children_of};
 
 /// A server to compare.
+#[derive(Clone)]
 pub(crate) struct Program {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
     pub(crate) binary: PathBuf,
+    /// Into how many processes the loops are divided (`worker_groups`); 0: as always.
+    pub(crate) groups: u32,
 }
 
 /// How it is configured and told things.
@@ -42,6 +45,7 @@ pub(crate) struct Site {
     pub(crate) folder: Folder,
     pub(crate) port: u16,
     kind: Kind,
+    groups: u32,
 }
 
 impl Site {
@@ -55,6 +59,7 @@ impl Site {
             folder,
             port,
             kind: program.kind,
+            groups: program.groups,
         };
         let text = match program.kind {
             Kind::Haproxy => site.haproxy(wish),
@@ -101,9 +106,13 @@ impl Site {
             Kind::Weir => "location = /loops { weir_status json; }",
             Kind::Nginx | Kind::Haproxy => "",
         };
+        let groups = match self.groups {
+            0 => String::new(),
+            count => format!("worker_groups {count};"),
+        };
         // Kept connections shall end for no other reason than the one that is measured.
         format!(
-            "{user} worker_processes {workers}; pid server.pid; error_log error.log notice;
+            "{user} worker_processes {workers}; {groups} pid server.pid; error_log error.log notice;
              events {{ worker_connections 4096; {events} }}
              http {{
                  access_log off; keepalive_requests 1000000000; keepalive_time 24h; keepalive_timeout 1h;
