@@ -130,7 +130,7 @@ fn prepare() -> Result<Folder, String> {
         let path = folder.path.join(name);
         fs::write(&path, content).map_err(|error| format!("{}: {error}", path.display()))
     };
-    for (name, length) in [("1k", 1 << 10), ("10m", 10_000_000), ("100m", 100_000_000)] {
+    for (name, length) in [("1k", 1 << 10), ("1m", 1_000_000), ("10m", 10_000_000), ("100m", 100_000_000)] {
         write(&format!("html/{name}"), &vec![b'x'; length])?;
     }
     let told = |error: rcgen::Error| error.to_string();

@@ -12,7 +12,7 @@ use super::relay::{HERE, PathConditions, PathRelay, SERVER};
 use super::{prepare, serve};
 use crate::Bench;
 use crate::report::{Cell, Goal, Row, Section, Table};
-use crate::server::{Contender, Folder, names};
+use crate::server::{Contender, Folder, Server, names};
 
 /// Set in the namespace, where the experiment runs once more.
 const INSIDE: &str = "--inside";
@@ -49,6 +49,87 @@ const PATHS: &[(&str, PathConditions)] = &[
         },
     ),
 ];
+
+/// A download under conditions of which each alone must not stop it: the quic-interop-runner has such a list.
+struct PathCase {
+    name: &'static str,
+    conditions: PathConditions,
+    /// The client's address changes as often.
+    moves_every: Option<Duration>,
+}
+
+const fn case(name: &'static str, conditions: PathConditions) -> PathCase {
+    PathCase {
+        name,
+        conditions,
+        moves_every: None,
+    }
+}
+
+const CASES: &[PathCase] = &[
+    case("longrtt", path(750, 0.0, 0)),
+    case("transferloss", path(15, 0.02, 0)),
+    case("handshakeloss", path(15, 0.3, 0)),
+    case(
+        "transfercorruption",
+        PathConditions {
+            corruption: 0.02,
+            ..path(15, 0.0, 0)
+        },
+    ),
+    case(
+        "duplicates",
+        PathConditions {
+            duplication: 0.1,
+            reordering: 0.1,
+            ..path(15, 0.0, 0)
+        },
+    ),
+    case(
+        "bleached-ecn",
+        PathConditions {
+            bleaches_ecn: true,
+            ..path(15, 0.0, 0)
+        },
+    ),
+    PathCase {
+        name: "rebind-addr",
+        conditions: path(15, 0.0, 10_000_000),
+        moves_every: Some(Duration::from_millis(300)),
+    },
+];
+
+/// The file of the cases. It is small: one of them loses a third of all packets.
+const SMALL: (&str, u64) = ("/1m", 1_000_000);
+
+/// Seconds that each case's download takes; no sample where it does not end.
+fn cases(bench: &Bench, contenders: &[Contender], folder: &Folder) -> Result<Table, String> {
+    let mut table = Table {
+        title: "Downloads over bad paths".to_owned(),
+        unit: "seconds of a file of 1 MB on a new connection over HTTP/3".to_owned(),
+        contenders: names(contenders),
+        ..Table::default()
+    };
+    for case in CASES.iter().filter(|case| bench.wants(case.name)) {
+        let mut cells = Vec::new();
+        for contender in contenders {
+            let server = serve(bench, contender, folder)?;
+            let relay = PathRelay::start(&folder.path, case.conditions)?;
+            let ended = download(&server, &relay, SMALL, case.moves_every);
+            println!("{}: {}: {ended:?}", case.name, contender.name);
+            cells.push(match ended {
+                Ok(took) => Cell::one(took),
+                Err(why) => Cell::default().with(why),
+            });
+        }
+        table.rows.push(Row {
+            name: case.name.to_owned(),
+            cells,
+            ..Row::default()
+        });
+    }
+    Ok(table)
+}
 
 pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     let is_inside = flags.has(INSIDE);
@@ -119,7 +200,7 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
              medians of {} rounds; the same packets are lost in all of them for all.",
             bench.rounds
         ),
-        tables: vec![part, table],
+        tables: vec![part, table, cases(bench, &contenders, &folder)?],
         ..Section::default()
     })
 }
@@ -180,22 +261,41 @@ fn goodput(
         }
     };
     let relay = PathRelay::start(&folder.path, conditions)?;
+    let three = download(&server, &relay, FILE, None);
+    let three = three.map_err(|why| format!("{}: {why}", contender.name))?;
+    Ok([two, megabits(three)])
+}
+
+/// How long a download over HTTP/3 takes, in seconds.
+fn download(
+    server: &Server,
+    relay: &PathRelay,
+    (path, length): (&str, u64),
+    moves_every: Option<Duration>,
+) -> Result<f64, String> {
     let work = Work {
-        path: FILE.0.to_owned(),
-        length: FILE.1,
+        path: path.to_owned(),
+        length,
         streams: 1,
     };
     let began = Instant::now();
     let mut clients = QuicClients::new(SocketAddr::from((SERVER, server.port)), work)?;
     clients.add(1, HERE)?;
-    let is_done = |clients: &QuicClients| clients.totals.responses > 0;
-    if !clients.run_until(PATIENCE, is_done)? {
-        let (passed, lost) = relay.counts();
-        return Err(format!(
-            "{}: no response over HTTP/3: {} ({passed} packets passed, {lost} lost)",
-            contender.name,
+    let mut moved = began;
+    let is_done = |clients: &QuicClients| {
+        if moves_every.is_some_and(|every| moved.elapsed() > every) {
+            relay.move_client();
+            moved = Instant::now();
+        }
+        clients.totals.responses > 0 || clients.lost().0 > 0
+    };
+    clients.run_until(PATIENCE, is_done)?;
+    let (passed, lost) = relay.counts();
+    match clients.totals.responses {
+        0 => Err(format!(
+            "no response: {} ({passed} packets passed, {lost} lost)",
             clients.lost().1
-        ));
+        )),
+        _ => Ok(began.elapsed().as_secs_f64()),
     }
-    Ok([two, megabits(began.elapsed().as_secs_f64())])
 }
