@@ -106,6 +106,7 @@ mod proxy_command;
 mod proxy_ssl;
 mod queue;
 mod quic;
+mod quic_attacks;
 mod random_index;
 mod ranges;
 mod realip;

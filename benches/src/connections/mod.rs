@@ -6,7 +6,7 @@
 
 mod clients;
 mod rows;
-mod site;
+pub(crate) mod site;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

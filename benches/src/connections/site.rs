@@ -51,6 +51,18 @@ pub(crate) struct Site {
 impl Site {
     pub(crate) fn start(program: &Program, wish: Wish) -> Result<Site, String> {
         let folder = Folder::new(&format!("connections-{}", program.name))?;
+        Site::start_in(folder, program, |site| match site.kind {
+            Kind::Haproxy => site.haproxy(wish),
+            Kind::Weir | Kind::Nginx => site.nginx(wish),
+        })
+    }
+
+    /// Starts a server with the configuration that `write` makes. It answers over HTTP/1 at its port.
+    pub(crate) fn start_in(
+        folder: Folder,
+        program: &Program,
+        write: impl FnOnce(&Site) -> String,
+    ) -> Result<Site, String> {
         let port = TcpListener::bind("127.0.0.1:0")
             .and_then(|socket| socket.local_addr())
             .map_err(|error| error.to_string())?
@@ -61,10 +73,7 @@ impl Site {
             kind: program.kind,
             groups: program.groups,
         };
-        let text = match program.kind {
-            Kind::Haproxy => site.haproxy(wish),
-            Kind::Weir | Kind::Nginx => site.nginx(wish),
-        };
+        let text = write(&site);
         let file = site.path("server.conf");
         fs::write(&file, text).map_err(|error| error.to_string())?;
         let mut command = Command::new(&program.binary);
