@@ -13,7 +13,7 @@ use host::engine::ZoneRegistry;
 
 use super::membership::ClusterState;
 use super::peer_token::PeerToken;
-use crate::resolver::Resolver;
+use crate::resolver::{Resolver, ResolverSettings};
 
 /// A `cluster` block.
 #[derive(Clone)]
@@ -57,7 +57,14 @@ pub struct Cluster {
 
 /// The clusters of a configuration. Clones share the map.
 #[derive(Clone, Default)]
-pub struct Clusters(Arc<Mutex<BTreeMap<BString, Arc<Cluster>>>>);
+pub struct Clusters(Arc<ClusterRegistry>);
+
+#[derive(Default)]
+struct ClusterRegistry {
+    clusters: Mutex<BTreeMap<BString, Arc<Cluster>>>,
+    /// The system's resolver settings, read only if a cluster has names.
+    system: OnceLock<ResolverSettings>,
+}
 
 impl Cluster {
     /// The name.
@@ -91,12 +98,12 @@ impl fmt::Debug for Cluster {
 impl Clusters {
     /// The cluster of this name.
     pub fn find_cluster(&self, name: &[u8]) -> Option<Arc<Cluster>> {
-        self.0.lock().get(BStr::new(name)).cloned()
+        self.0.clusters.lock().get(BStr::new(name)).cloned()
     }
 
     /// All clusters, by name.
     pub fn all_clusters(&self) -> Vec<Arc<Cluster>> {
-        self.0.lock().values().cloned().collect()
+        self.0.clusters.lock().values().cloned().collect()
     }
 
     /// The cluster of this name, for a line that refers to it. Its block may stand further down.
@@ -111,7 +118,7 @@ impl Clusters {
                 referred,
             })
         };
-        let mut map = clusters.0.lock();
+        let mut map = clusters.0.clusters.lock();
         Arc::clone(map.entry(name.to_owned()).or_insert_with(make))
     }
 
@@ -139,13 +146,22 @@ impl Clusters {
         }
     }
 
-    /// Finds or makes the state of each cluster. Called by the worker before it serves.
+    /// Finds or makes the state of each cluster. Called by the worker before it serves, not on a loop: it may read the
+    /// system's resolver files.
     pub fn adopt_states(&self, zones: &ZoneRegistry) {
         for cluster in self.all_clusters() {
             let key = format!("cluster {}", cluster.name);
             let make = || ClusterState::new(rt::clock::read_clock());
             // A configuration is committed to once, so the cell is empty.
             let _ = cluster.state.set(zones.get_or_create(&key, make));
+            if cluster.settings().is_some_and(|settings| !settings.sources.is_empty()) {
+                self.0.system.get_or_init(ResolverSettings::read_system);
+            }
         }
+    }
+
+    /// The system's resolver settings, for clusters with names where no `resolver` is configured.
+    pub fn system_resolver(&self) -> ResolverSettings {
+        self.0.system.get().cloned().unwrap_or_default()
     }
 }
