@@ -139,10 +139,7 @@ impl FillWriter {
         let coverage = part.map_or(FillCoverage::Whole, FillCoverage::Part);
         let since = (fill.born, fill.began_ms);
         let writer = FillWriter::start(core, (key, hash), coverage, since, fill.feed.clone());
-        writer
-            .fill
-            .is_transient
-            .store(fill.is_transient(), Relaxed);
+        writer.fill.is_transient.store(fill.is_transient(), Relaxed);
         let other = Arc::clone(writer.fill());
         let follower = FillFollower::for_first_client(&other);
         core.fills.lock().running.insert((hash, coverage), other);

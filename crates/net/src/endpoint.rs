@@ -229,7 +229,9 @@ fn cluster_of(
     claims: &[ServerListen],
     line: &mut DirectiveLine,
 ) -> Option<Arc<Cluster>> {
-    let cluster = claims.iter().find_map(|claim| claim.listen.cluster.as_ref())?;
+    let cluster = claims
+        .iter()
+        .find_map(|claim| claim.listen.cluster.as_ref())?;
     for ServerListen { listen, .. } in claims {
         let is_same = |other: &Arc<Cluster>| other.name() == cluster.name();
         if !listen.cluster.as_ref().is_some_and(is_same) {

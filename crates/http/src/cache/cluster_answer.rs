@@ -47,7 +47,9 @@ impl CacheRequest {
             Some(_) => "its key differs from the one here: do the configurations differ?",
             None => "the location here has no \"cluster=\"",
         };
-        request.error(format_args!("a member of the cluster is not answered, {why}"));
+        request.error(format_args!(
+            "a member of the cluster is not answered, {why}"
+        ));
         Some(answer_nothing(request))
     }
 
@@ -60,9 +62,11 @@ impl CacheRequest {
     ) -> Option<HandlerOutcome> {
         let claim = claim_of(request)?;
         let part = self.cluster.as_ref()?;
-        let other = part.route.owner.as_ref().filter(|owner| {
-            claim.hop == 1 && Some(owner.address) != claim.from
-        });
+        let other = part
+            .route
+            .owner
+            .as_ref()
+            .filter(|owner| claim.hop == 1 && Some(owner.address) != claim.from);
         let elsewhere = match other {
             Some(owner) => ObjectField::AskOther(owner.address),
             None => ObjectField::Nothing,

@@ -86,9 +86,9 @@ impl ClusterPart {
         let mut route = state.view().route_of(&key, rt::now());
         if let Some(claim) = claim_of(request) {
             // For another member only what is stored elsewhere is asked for, and not of that member.
-            route.steps.retain(|step| {
-                step.only_stored && Some(step.member.address) != claim.from
-            });
+            route
+                .steps
+                .retain(|step| step.only_stored && Some(step.member.address) != claim.from);
         }
         Some(Rc::new(ClusterPart {
             cluster: Arc::clone(cluster),
@@ -116,7 +116,10 @@ impl ClusterPart {
 
     /// Whether the key is asked for so often here that a copy is worth its place.
     fn is_hot(&self) -> bool {
-        let least = self.cluster.settings().map_or(0, |settings| settings.min_uses);
+        let least = self
+            .cluster
+            .settings()
+            .map_or(0, |settings| settings.min_uses);
         self.zone.known_uses(&self.text) >= u64::from(least)
     }
 }
@@ -153,7 +156,9 @@ pub(super) struct MemberTries {
 impl MemberTries {
     pub(super) fn of_request(cache_request: &CacheRequest) -> MemberTries {
         let part = cache_request.cluster.clone();
-        let steps = part.as_ref().map(|part| part.route.steps.iter().cloned().collect());
+        let steps = part
+            .as_ref()
+            .map(|part| part.route.steps.iter().cloned().collect());
         MemberTries {
             left: steps.unwrap_or_default(),
             part,
@@ -217,7 +222,9 @@ impl CacheFetch {
         {
             self.members.hop = 2;
             // It is in this place of the order only by the other one's view.
-            self.members.left.retain(|step| step.member.address != other);
+            self.members
+                .left
+                .retain(|step| step.member.address != other);
             let member = Arc::clone(member);
             self.members.left.push_front(RouteStep {
                 member,
@@ -251,7 +258,8 @@ impl CacheFetch {
         let in_use = member.begin_use();
         let former = self.request.ledger.enter(LedgerPhase::FirstByte);
         let requested_ms = rt::wall_millis();
-        let answer = while_it_answers(&in_use, Exchange::run_exchange(&mut self.request, plan)).await;
+        let answer =
+            while_it_answers(&in_use, Exchange::run_exchange(&mut self.request, plan)).await;
         self.request.ledger.enter(former);
         let times = ExchangeTimes {
             requested_ms,
@@ -284,8 +292,14 @@ impl CacheFetch {
     fn judge_answer(&mut self, mut exchange: Box<Exchange>, times: ExchangeTimes) -> MemberAnswer {
         let record = self.request.upstream.get_or_make();
         let status = record.head.status;
-        let said = record.head.fields.get(RESPONSE_FIELD).and_then(ObjectField::read);
-        Arc::make_mut(&mut record.head).fields.remove(RESPONSE_FIELD);
+        let said = record
+            .head
+            .fields
+            .get(RESPONSE_FIELD)
+            .and_then(ObjectField::read);
+        Arc::make_mut(&mut record.head)
+            .fields
+            .remove(RESPONSE_FIELD);
         let verdict = match said {
             Some(ObjectField::Stored { freshness, took_ms }) => {
                 let times = (times.requested_ms, times.received_ms);
@@ -315,7 +329,9 @@ impl CacheFetch {
             Some(next) => next,
             None => {
                 let name = &reading.member().name;
-                let line = format_args!("member {name} of the cluster stopped in the middle of a response");
+                let line = format_args!(
+                    "member {name} of the cluster stopped in the middle of a response"
+                );
                 self.request.log(LogLevel::Warn, line);
                 Some(Err(BodyError::Producer))
             }

@@ -421,12 +421,9 @@ impl CacheRequest {
             return BegunFill::Fill(writer, follower);
         }
         let key = &input.at.key;
-        let started = self.store.join_or_start_fed(
-            self.feed(),
-            (key, coverage),
-            input.seen,
-            input.now_ms,
-        );
+        let started =
+            self.store
+                .join_or_start_fed(self.feed(), (key, coverage), input.seen, input.now_ms);
         match started {
             FillStart::Started(writer, follower) => {
                 // As soon as the head of such a fetch arrives, its fill moves to the byte range that the head names,

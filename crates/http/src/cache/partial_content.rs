@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use cache::{FillFeed, CachedObject, FillCoverage, FillFollower, FillStart, LookupResult};
+use cache::{CachedObject, FillCoverage, FillFeed, FillFollower, FillStart, LookupResult};
 use proto::KnownField;
 use proto::message::Method;
 use proto::range::SelectedRanges;
@@ -28,8 +28,8 @@ use super::lookup::{COMMIT_WAIT, CacheRequest, StorageKey};
 use super::ranges::{one_range, strong_validator, wanted_part, wanted_ranges};
 use super::stored_head::{StoredHead, StoredKind};
 use super::storing;
-use crate::module::HandlerOutcome;
 use crate::cluster::is_of_member;
+use crate::module::HandlerOutcome;
 use crate::request::Request;
 use crate::response_body::{BodyChunk, BodyError, ResponseBody};
 

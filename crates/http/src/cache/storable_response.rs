@@ -110,7 +110,10 @@ fn verdict_of_member(request: &mut Request, cache: &CacheSettings) -> Option<Sto
         PeerVerdict::Private => Some(StorableResponse::No { is_typical: true }),
         PeerVerdict::Storable(freshness) => {
             // What the request is refused for is known where the request is.
-            let is_refused = cache.no_cache.iter().any(|refusal| request.is_true(&refusal.value));
+            let is_refused = cache
+                .no_cache
+                .iter()
+                .any(|refusal| request.is_true(&refusal.value));
             Some(match is_refused {
                 true => StorableResponse::No { is_typical: false },
                 false => StorableResponse::Yes(freshness),

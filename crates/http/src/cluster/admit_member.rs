@@ -53,7 +53,10 @@ fn admit(request: &mut Request, cluster: &Cluster) -> HandlerOutcome {
     let host = wire.fields.get_known(KnownField::Host).unwrap_or_default();
     let asked = [wire.method_text(), host, wire.target()];
     let line = wire.fields.get(REQUEST_FIELD);
-    let claim = match settings.token.verify(cluster.name(), line, asked, rt::wall_millis()) {
+    let claim = match settings
+        .token
+        .verify(cluster.name(), line, asked, rt::wall_millis())
+    {
         Ok(claim) => claim,
         Err(fault) => {
             state.refused.fetch_add(1, Relaxed);
@@ -70,7 +73,10 @@ fn admit(request: &mut Request, cluster: &Cluster) -> HandlerOutcome {
     }
     state.served.fetch_add(1, Relaxed);
     // It has served its purpose, and the origin must not get it.
-    Rc::make_mut(&mut request.head).wire.fields.remove(REQUEST_FIELD);
+    Rc::make_mut(&mut request.head)
+        .wire
+        .fields
+        .remove(REQUEST_FIELD);
     request.flow.purpose = RequestPurpose::Member;
     take_client(request, &claim);
     // Not set before: the request has just begun.

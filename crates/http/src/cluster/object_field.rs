@@ -137,8 +137,12 @@ pub(crate) fn freshness_here(
     Freshness {
         received_ms,
         // A part of a second on the way makes nothing older: `Age` is in whole seconds, and each hop would add one.
-        initial_age_s: sent.initial_age_s.saturating_add(if way_ms < 1000 { 0 } else { way_s }),
-        fresh_until_ms: began_ms.saturating_add(sent.fresh_until_ms).saturating_sub(BIAS_MS),
+        initial_age_s: sent
+            .initial_age_s
+            .saturating_add(if way_ms < 1000 { 0 } else { way_s }),
+        fresh_until_ms: began_ms
+            .saturating_add(sent.fresh_until_ms)
+            .saturating_sub(BIAS_MS),
         ..*sent
     }
 }
@@ -183,7 +187,14 @@ mod tests {
         for field in fields {
             assert_eq!(sent(&field), Some(field));
         }
-        for other in ["", "fresh=;took=1", "ask=", "ask=here", "fresh=00;took=", "x"] {
+        for other in [
+            "",
+            "fresh=;took=1",
+            "ask=",
+            "ask=here",
+            "fresh=00;took=",
+            "x",
+        ] {
             assert_eq!(ObjectField::read(other.as_bytes()), None, "{other}");
         }
     }
@@ -204,10 +215,20 @@ mod tests {
         assert_eq!(here.fresh_until_ms, NOW - 500 + 60_000);
         assert_eq!((here.received_ms, here.initial_age_s), (NOW, 12));
         assert_eq!((here.while_revalidate_s, here.must_revalidate), (3, true));
-        let stale = ObjectField::stored(&Freshness { fresh_until_ms: there - 9_000, ..original }, there, 0);
+        let stale = ObjectField::stored(
+            &Freshness {
+                fresh_until_ms: there - 9_000,
+                ..original
+            },
+            there,
+            0,
+        );
         let Some(ObjectField::Stored { freshness, took_ms }) = sent(&stale) else {
             panic!("it is a stored one");
         };
-        assert_eq!(freshness_here(&freshness, took_ms, (NOW, NOW)).fresh_until_ms, NOW - 9_000);
+        assert_eq!(
+            freshness_here(&freshness, took_ms, (NOW, NOW)).fresh_until_ms,
+            NOW - 9_000
+        );
     }
 }

@@ -86,11 +86,17 @@ impl PeerExchange {
             is_secure: request.is_tls(),
             only_stored: asked.only_stored,
         };
-        let signed = [request.method.name().as_bytes(), host, request.head.wire.target()];
+        let signed = [
+            request.method.name().as_bytes(),
+            host,
+            request.head.wire.target(),
+        ];
         out.extend_from_slice(REQUEST_FIELD);
         out.extend_from_slice(b": ");
         let name = asked.cluster.name();
-        settings.token.sign(name, &claim, signed, rt::wall_millis(), out);
+        settings
+            .token
+            .sign(name, &claim, signed, rt::wall_millis(), out);
         out.extend_from_slice(b"\r\n");
         Ok(())
     }
@@ -109,9 +115,15 @@ fn stays_here(known: KnownField, name: &[u8], nominated: &NominatedFields) -> bo
             | KnownField::Upgrade
             | KnownField::Expect
     ) || FetchFields::replaces_field(known)
-        || [&b"TE"[..], b"Trailer", b"Proxy-Connection", REQUEST_FIELD, RESPONSE_FIELD]
-            .into_iter()
-            .any(is_ours)
+        || [
+            &b"TE"[..],
+            b"Trailer",
+            b"Proxy-Connection",
+            REQUEST_FIELD,
+            RESPONSE_FIELD,
+        ]
+        .into_iter()
+        .any(is_ours)
         || nominated.has(name)
 }
 
@@ -135,7 +147,12 @@ impl UpstreamProtocol for PeerExchange {
         let head = Rc::clone(&request.head);
         let host = host_of(request);
         self.method = request.method;
-        for part in [request.method.name().as_bytes(), b" ", head.wire.target(), b" HTTP/1.1\r\n"] {
+        for part in [
+            request.method.name().as_bytes(),
+            b" ",
+            head.wire.target(),
+            b" HTTP/1.1\r\n",
+        ] {
             out.extend_from_slice(part);
         }
         let record = request.upstream.get_or_make();
@@ -175,7 +192,9 @@ impl UpstreamProtocol for PeerExchange {
             Ok(ResponseProgress::Partial) => return Ok(HeadProgress::Partial),
             Ok(ResponseProgress::Complete(used)) => used,
             Ok(ResponseProgress::NotHttp) => {
-                return Err(ProtocolFault::new("member of the cluster sent no HTTP/1 header"));
+                return Err(ProtocolFault::new(
+                    "member of the cluster sent no HTTP/1 header",
+                ));
             }
             Err(bad) => return Err(ProtocolFault::new(bad.log_line())),
         };
@@ -197,7 +216,9 @@ impl UpstreamProtocol for PeerExchange {
             ),
             // A member never frames content so: its end could not be told from a crash.
             ResponseFraming::UntilClose => {
-                return Err(ProtocolFault::new("member of the cluster sent content without a length"));
+                return Err(ProtocolFault::new(
+                    "member of the cluster sent content without a length",
+                ));
             }
         };
         Ok(HeadProgress::Complete(used))
@@ -219,7 +240,9 @@ impl UpstreamProtocol for PeerExchange {
             PeerBody::Length(0) => Ok(ChunkPiece::End(0)),
             _ if input.is_empty() => Ok(ChunkPiece::More),
             PeerBody::Length(left) => {
-                let taken = usize::try_from(*left).unwrap_or(usize::MAX).min(input.len());
+                let taken = usize::try_from(*left)
+                    .unwrap_or(usize::MAX)
+                    .min(input.len());
                 *left -= taken as u64;
                 Ok(ChunkPiece::Data(0..taken))
             }

@@ -154,7 +154,10 @@ impl Clusters {
             let make = || ClusterState::new(rt::clock::read_clock());
             // A configuration is committed to once, so the cell is empty.
             let _ = cluster.state.set(zones.get_or_create(&key, make));
-            if cluster.settings().is_some_and(|settings| !settings.sources.is_empty()) {
+            if cluster
+                .settings()
+                .is_some_and(|settings| !settings.sources.is_empty())
+            {
                 self.0.system.get_or_init(ResolverSettings::read_system);
             }
         }

@@ -217,10 +217,11 @@ impl ClusterView {
         own: Option<Arc<ClusterMember>>,
         joined: Instant,
     ) -> ClusterView {
-        let is_own = |member: &Arc<ClusterMember>| {
-            own.as_ref().is_some_and(|own| Arc::ptr_eq(own, member))
-        };
-        let live = members.iter().filter(|member| member.answers() || is_own(member));
+        let is_own =
+            |member: &Arc<ClusterMember>| own.as_ref().is_some_and(|own| Arc::ptr_eq(own, member));
+        let live = members
+            .iter()
+            .filter(|member| member.answers() || is_own(member));
         let live: Vec<Arc<ClusterMember>> = live.cloned().collect();
         ClusterView {
             epoch: rendezvous::epoch_of(live.iter().map(|member| member.hash)),
@@ -274,7 +275,12 @@ impl ClusterView {
         let is_settling = now.saturating_duration_since(self.joined) < SETTLE;
         let steps = match own {
             // What is this server's own since a moment ago was another's before.
-            Some(0) if is_settling => sorted.iter().skip(1).take(1).map(|one| step(one, true)).collect(),
+            Some(0) if is_settling => sorted
+                .iter()
+                .skip(1)
+                .take(1)
+                .map(|one| step(one, true))
+                .collect(),
             Some(0) => Vec::new(),
             other => {
                 let before = &sorted[..other.unwrap_or(sorted.len()).min(ASKED_MAX)];
@@ -333,9 +339,7 @@ impl ClusterState {
         addresses.sort_unstable();
         addresses.dedup();
         let known = view.members.iter().map(|member| member.address);
-        if known.eq(addresses.iter().copied())
-            && view.own.as_ref().map(|own| own.address) == own
-        {
+        if known.eq(addresses.iter().copied()) && view.own.as_ref().map(|own| own.address) == own {
             return false;
         }
         let mut has_come = false;
@@ -348,7 +352,10 @@ impl ClusterState {
                 known.unwrap_or_else(|| ClusterMember::new(*address))
             })
             .collect();
-        let own = members.iter().find(|member| Some(member.address) == own).cloned();
+        let own = members
+            .iter()
+            .find(|member| Some(member.address) == own)
+            .cloned();
         let joined = if has_come { now } else { view.joined };
         *view = Arc::new(ClusterView::new(members, own, joined));
         true
@@ -361,7 +368,11 @@ impl ClusterState {
             return false;
         }
         let joined = if answers { now } else { view.joined };
-        *view = Arc::new(ClusterView::new(view.members.clone(), view.own.clone(), joined));
+        *view = Arc::new(ClusterView::new(
+            view.members.clone(),
+            view.own.clone(),
+            joined,
+        ));
         true
     }
 }
@@ -425,10 +436,17 @@ mod tests {
         assert!(!state.note(&owner, false, later), "it is known");
         assert!(Pin::new(&mut loss).poll(&mut context).is_ready());
         let next = state.view().route_of(&key(number), later);
-        assert_eq!(next.owner.map(|owner| owner.address), Some(route.steps[1].member.address));
+        assert_eq!(
+            next.owner.map(|owner| owner.address),
+            Some(route.steps[1].member.address)
+        );
         assert_ne!(next.epoch, route.epoch);
         assert!(state.note(&owner, true, later));
-        assert_eq!(state.view().epoch, route.epoch, "the same members are the same epoch");
+        assert_eq!(
+            state.view().epoch,
+            route.epoch,
+            "the same members are the same epoch"
+        );
     }
 
     #[test]
@@ -436,7 +454,13 @@ mod tests {
         let now = Instant::now();
         let state = state(&[1, 2], 1, now);
         let number = (0..500)
-            .find(|number| state.view().route_of(&key(*number), now + SETTLE).owner.is_none())
+            .find(|number| {
+                state
+                    .view()
+                    .route_of(&key(*number), now + SETTLE)
+                    .owner
+                    .is_none()
+            })
             .expect("this server owns some keys");
         let route = state.view().route_of(&key(number), now);
         let [step] = &route.steps[..] else {

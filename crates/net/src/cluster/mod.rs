@@ -17,5 +17,7 @@ mod peer_token;
 mod rendezvous;
 
 pub use cluster_settings::{Cluster, ClusterSettings, Clusters, MemberSource};
-pub use membership::{ClusterMember, ClusterRoute, ClusterState, ClusterView, MemberUse, RouteStep};
+pub use membership::{
+    ClusterMember, ClusterRoute, ClusterState, ClusterView, MemberUse, RouteStep,
+};
 pub use peer_token::{PeerClaim, PeerToken, TokenFault, hash_of_key};

@@ -170,7 +170,18 @@ fn update(context: &mut hmac::Context, asked: [&[u8]; 3], claims: &[u8]) {
 fn asked_text(asked: [&[u8]; 3], claims: &[u8]) -> Vec<u8> {
     let [method, host, target] = asked;
     let line: &[u8] = b"\n";
-    [b"weir-cluster", line, method, line, host, line, target, line, claims].concat()
+    [
+        b"weir-cluster",
+        line,
+        method,
+        line,
+        host,
+        line,
+        target,
+        line,
+        claims,
+    ]
+    .concat()
 }
 
 /// Reads what is claimed, and when. The signature has been verified, so that a fault here is one of another version.
@@ -299,7 +310,11 @@ mod tests {
         };
         let now = 1_000_000;
         let rows: [(&str, Result<PeerClaim, TokenFault>, TokenFault); 7] = [
-            ("another secret", verify(&token("other"), &line, ASKED, now), TokenFault::Signature),
+            (
+                "another secret",
+                verify(&token("other"), &line, ASKED, now),
+                TokenFault::Signature,
+            ),
             (
                 "another target",
                 verify(&ours, &line, [b"GET", b"example.com", b"/b"], now),
@@ -310,14 +325,26 @@ mod tests {
                 verify(&ours, &line, [b"GET", b"example.org", b"/a?b"], now),
                 TokenFault::Signature,
             ),
-            ("too late", verify(&ours, &line, ASKED, now + 60_001), TokenFault::Time),
-            ("too early", verify(&ours, &line, ASKED, now - 60_001), TokenFault::Time),
+            (
+                "too late",
+                verify(&ours, &line, ASKED, now + 60_001),
+                TokenFault::Time,
+            ),
+            (
+                "too early",
+                verify(&ours, &line, ASKED, now - 60_001),
+                TokenFault::Time,
+            ),
             (
                 "another cluster",
                 ours.verify("core".into(), Some(&line), ASKED, now),
                 TokenFault::Cluster,
             ),
-            ("none", ours.verify("edge".into(), None, ASKED, now), TokenFault::Missing),
+            (
+                "none",
+                ours.verify("edge".into(), None, ASKED, now),
+                TokenFault::Missing,
+            ),
         ];
         for (name, read, fault) in rows {
             assert_eq!(read, Err(fault), "{name}");
@@ -342,7 +369,10 @@ mod tests {
     fn an_old_secret_is_accepted_while_it_is_named() {
         let both = PeerToken::new(&["new".into(), "old".into()]);
         let line = signed(&token("old"), &claim());
-        assert!(both.verify("edge".into(), Some(&line), ASKED, 1_000_000).is_ok());
+        assert!(
+            both.verify("edge".into(), Some(&line), ASKED, 1_000_000)
+                .is_ok()
+        );
         let line = signed(&both, &claim());
         let new = token("new").verify("edge".into(), Some(&line), ASKED, 1_000_000);
         assert!(new.is_ok());

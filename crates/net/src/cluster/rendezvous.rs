@@ -67,7 +67,10 @@ mod tests {
             for number in 0..u64::from(keys) {
                 let (old, now) = (owner(&before, key(number)), owner(&after, key(number)));
                 if old != now {
-                    assert_eq!(now, new, "a key moved between members that were there before");
+                    assert_eq!(
+                        now, new,
+                        "a key moved between members that were there before"
+                    );
                     moved += 1;
                 }
             }
@@ -83,7 +86,10 @@ mod tests {
         let members: Vec<u64> = (0..5).map(|number| score(number, 9)).collect();
         let mut turned = members.clone();
         turned.reverse();
-        assert_eq!(epoch_of(members.iter().copied()), epoch_of(turned.iter().copied()));
+        assert_eq!(
+            epoch_of(members.iter().copied()),
+            epoch_of(turned.iter().copied())
+        );
         for number in 0..1000 {
             assert_eq!(owner(&members, key(number)), owner(&turned, key(number)));
         }

@@ -27,7 +27,8 @@ const PATH: &str = "/.weir-cluster";
 pub(super) fn watch_members(cluster: &Arc<Cluster>, log: Logger) -> rt::JoinHandle<()> {
     let cluster = Arc::clone(cluster);
     rt::spawn_handle("cluster members", async move {
-        let mut watched: HashMap<SocketAddr, (Arc<ClusterMember>, rt::JoinHandle<()>)> = HashMap::new();
+        let mut watched: HashMap<SocketAddr, (Arc<ClusterMember>, rt::JoinHandle<()>)> =
+            HashMap::new();
         loop {
             let Some((settings, state)) = cluster.running() else {
                 return;
@@ -130,7 +131,11 @@ impl MemberWatch {
             return;
         };
         if state.note(&self.member, answers, rt::now()) {
-            let level = if answers { LogLevel::Notice } else { LogLevel::Warn };
+            let level = if answers {
+                LogLevel::Notice
+            } else {
+                LogLevel::Warn
+            };
             self.log.log_plain(
                 level,
                 format_args!(
@@ -178,7 +183,10 @@ impl MemberWatch {
 
     fn question(&self) -> Vec<u8> {
         let (name, host) = (self.cluster.name(), self.member.name.as_bytes());
-        let mut request = format!("GET {PATH} HTTP/1.1\r\nHost: {}\r\nWeir-Cluster: ", self.member.name);
+        let mut request = format!(
+            "GET {PATH} HTTP/1.1\r\nHost: {}\r\nWeir-Cluster: ",
+            self.member.name
+        );
         let mut line = Vec::new();
         if let Some((settings, state)) = self.cluster.running() {
             let view = state.view();
@@ -192,7 +200,9 @@ impl MemberWatch {
                 only_stored: false,
             };
             let asked = [b"GET", host, PATH.as_bytes()];
-            settings.token.sign(name, &claim, asked, rt::wall_millis(), &mut line);
+            settings
+                .token
+                .sign(name, &claim, asked, rt::wall_millis(), &mut line);
         }
         // The line is made of the name of the cluster, numbers and addresses.
         request.push_str(&String::from_utf8_lossy(&line));

@@ -39,9 +39,7 @@ use host::listen::ListenAddress;
 use http::HttpModule;
 use http::core::resolver::ResolverConf;
 use http::http_loop::HttpLoop;
-use net::cluster::{
-    Cluster, ClusterSettings, ClusterState, Clusters, MemberSource, PeerToken,
-};
+use net::cluster::{Cluster, ClusterSettings, ClusterState, Clusters, MemberSource, PeerToken};
 use net::metrics::{MetricFamily, MetricSink};
 use net::resolver::{NameUpdate, NameWatch, Resolver, ResolverSettings};
 
@@ -217,12 +215,17 @@ fn block(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let draft = confs.get_mut::<ClusterDraft>().map(std::mem::take);
     let draft = draft.unwrap_or_default();
     let name = line.text(0).to_owned();
-    if !name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(byte)) {
+    if !name
+        .iter()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(byte))
+    {
         return Err(line.error_at(0, format!("invalid name of a cluster \"{name}\"")));
     }
     if draft.secrets.is_empty() {
         let error = line.error(format!("no \"secret\" in cluster \"{name}\""));
-        return Err(error.note("without one, whoever reaches the port could ask for what is stored"));
+        return Err(
+            error.note("without one, whoever reaches the port could ask for what is stored")
+        );
     }
     if draft.members.is_empty() && draft.sources.is_empty() {
         let error = line.error(format!("no members in cluster \"{name}\""));
@@ -290,7 +293,9 @@ fn source(line: &DirectiveLine) -> Result<MemberSource, Diagnostic> {
     }
     let is_service = !found.service.is_empty();
     match found.host.is_empty() || is_service == (found.port != 0) {
-        true => Err(line.error("\"discover\" is dns=name with port=number, or srv=_service._tcp.name")),
+        true => {
+            Err(line.error("\"discover\" is dns=name with port=number, or srv=_service._tcp.name"))
+        }
         false => Ok(found),
     }
 }
@@ -317,7 +322,9 @@ fn start(engine: &HttpLoop) {
             named.is_some_and(|named| named.name() == cluster.name())
         });
         let keeper = Arc::new(MemberKeeper {
-            listens: listens.filter_map(|endpoint| tcp_address(&endpoint.address)).collect(),
+            listens: listens
+                .filter_map(|endpoint| tcp_address(&endpoint.address))
+                .collect(),
             state: Arc::clone(state),
             log: engine.log(),
             cluster: Arc::clone(&cluster),
@@ -348,7 +355,11 @@ fn name_watches(
     system: ResolverSettings,
     log: &Logger,
 ) -> Vec<NameWatch> {
-    let mut resolver = settings.resolver.as_ref().unwrap_or(&outer.resolver).clone();
+    let mut resolver = settings
+        .resolver
+        .as_ref()
+        .unwrap_or(&outer.resolver)
+        .clone();
     if resolver.is_empty() {
         resolver = Resolver::new(system, log.clone());
     }
@@ -449,10 +460,14 @@ fn is_local(ip: IpAddr) -> bool {
     UdpSocket::bind(SocketAddr::new(ip, 0)).is_ok()
 }
 
-static MEMBERS: MetricFamily =
-    MetricFamily::gauge("weir_cluster_members", "Members of a cluster, this server included.");
-static LIVE: MetricFamily =
-    MetricFamily::gauge("weir_cluster_members_live", "Members of a cluster that answer.");
+static MEMBERS: MetricFamily = MetricFamily::gauge(
+    "weir_cluster_members",
+    "Members of a cluster, this server included.",
+);
+static LIVE: MetricFamily = MetricFamily::gauge(
+    "weir_cluster_members_live",
+    "Members of a cluster that answer.",
+);
 static AVOIDED: MetricFamily = MetricFamily::counter(
     "weir_cluster_fetches_avoided",
     "Responses that a member sent, so that the origin was not asked.",
@@ -467,14 +482,15 @@ static REFUSED: MetricFamily = MetricFamily::counter(
     "weir_cluster_refused",
     "Requests to the peer port that were not a member's.",
 );
-static ASKED: MetricFamily =
-    MetricFamily::counter("weir_cluster_asked", "Requests to a member.");
+static ASKED: MetricFamily = MetricFamily::counter("weir_cluster_asked", "Requests to a member.");
 static FAILED: MetricFamily = MetricFamily::counter(
     "weir_cluster_failed",
     "Requests to a member that had to go on elsewhere.",
 );
-static LOSSES: MetricFamily =
-    MetricFamily::counter("weir_cluster_losses", "How often a member stopped answering.");
+static LOSSES: MetricFamily = MetricFamily::counter(
+    "weir_cluster_losses",
+    "How often a member stopped answering.",
+);
 
 /// A family of a whole cluster, and its value.
 type ClusterNumber = (&'static MetricFamily, fn(&ClusterState) -> u64);
