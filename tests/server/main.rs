@@ -23,6 +23,7 @@ mod cache_ranges;
 mod cache_repeats;
 mod charset;
 mod check;
+mod cluster;
 mod command_line;
 mod completions;
 mod compressed_copies;
