@@ -207,9 +207,15 @@ impl QuicClients {
 
     /// Connections that are over, and why the first one is.
     pub(crate) fn lost(&self) -> (usize, String) {
-        let mut lost = self.clients.iter().filter_map(|client| client.lost.as_ref());
+        let mut lost = self
+            .clients
+            .iter()
+            .filter_map(|client| client.lost.as_ref());
         let first = lost.next().cloned();
-        (lost.count() + usize::from(first.is_some()), first.unwrap_or_default())
+        (
+            lost.count() + usize::from(first.is_some()),
+            first.unwrap_or_default(),
+        )
     }
 
     /// How many clients there are.
@@ -219,7 +225,10 @@ impl QuicClients {
 
     /// How many requests are open.
     pub(crate) fn open_requests(&self) -> u64 {
-        self.clients.iter().map(|client| client.open.len() as u64).sum()
+        self.clients
+            .iter()
+            .map(|client| client.open.len() as u64)
+            .sum()
     }
 
     /// Clients from this one on make no second request.
@@ -320,7 +329,12 @@ impl QuicClients {
                 Event::Stream(StreamEvent::Readable { id }) => self.read(index, id),
                 Event::Stream(StreamEvent::Opened { dir: Dir::Uni }) => {
                     // The control stream of the server, and its QPACK streams: what they say does not matter here.
-                    while self.clients[index].connection.streams().accept(Dir::Uni).is_some() {}
+                    while self.clients[index]
+                        .connection
+                        .streams()
+                        .accept(Dir::Uni)
+                        .is_some()
+                    {}
                 }
                 _ => {}
             }
@@ -414,7 +428,9 @@ impl QuicClients {
         if self.clients[index].lost.is_none() {
             return Ok(false);
         }
-        let fresh = self.connect([127, 0, 0, 1]).map_err(|error| error.to_string())?;
+        let fresh = self
+            .connect([127, 0, 0, 1])
+            .map_err(|error| error.to_string())?;
         self.clients[index] = fresh;
         self.watch(index).map_err(|error| error.to_string())?;
         self.send(index).map_err(|error| error.to_string())?;
@@ -433,7 +449,9 @@ impl QuicClients {
     pub(crate) fn reset_requests(&mut self, index: usize, most: u64) -> Result<u64, String> {
         let request = self.request.clone();
         self.with_streams(index, most, |connection, id| {
-            let _ = connection.send_stream(id).write_chunks(&mut [request.clone()]);
+            let _ = connection
+                .send_stream(id)
+                .write_chunks(&mut [request.clone()]);
             let code = quinn_proto::VarInt::from_u32(0x10c);
             let _ = connection.send_stream(id).reset(code);
             let _ = connection.recv_stream(id).stop(code);
@@ -448,7 +466,9 @@ impl QuicClients {
         bytes: &Bytes,
     ) -> Result<u64, String> {
         self.with_streams(index, most, |connection, id| {
-            let _ = connection.send_stream(id).write_chunks(&mut [bytes.clone()]);
+            let _ = connection
+                .send_stream(id)
+                .write_chunks(&mut [bytes.clone()]);
         })
     }
 
@@ -498,7 +518,9 @@ impl QuicClients {
                 }
             }
             // A full socket: lost, as on the way.
-            let _ = client.state.try_send(UdpSockRef::from(&client.socket), &out);
+            let _ = client
+                .state
+                .try_send(UdpSockRef::from(&client.socket), &out);
             buffer.clear();
         }
         client.pass_events();
@@ -512,10 +534,7 @@ impl QuicClient {
     fn begin_control(&mut self) {
         if let Some(id) = self.connection.streams().open(Dir::Uni) {
             let frames = Bytes::from_static(&[0x00, 0x04, 0x00]);
-            let _ = self
-                .connection
-                .send_stream(id)
-                .write_chunks(&mut [frames]);
+            let _ = self.connection.send_stream(id).write_chunks(&mut [frames]);
         }
     }
 

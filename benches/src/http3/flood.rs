@@ -62,7 +62,9 @@ fn initials(port: u16, time: Duration) -> Result<String, String> {
 
 /// Requests that are given up at once.
 fn resets(port: u16, time: Duration) -> Result<String, String> {
-    repeat(port, time, 8, |clients, index| clients.reset_requests(index, 50))
+    repeat(port, time, 8, |clients, index| {
+        clients.reset_requests(index, 50)
+    })
 }
 
 /// A client that comes from a new port with every packet: each takes ids and challenges.
@@ -95,7 +97,9 @@ fn blocked(port: u16, time: Duration) -> Result<String, String> {
     let mut frame = vec![1, 0x47, 0xd0, 2, 0];
     frame.resize(3 + 2000, 0x80);
     let frame = Bytes::from(frame);
-    repeat(port, time, 8, move |clients, index| clients.send_bytes(index, 50, &frame))
+    repeat(port, time, 8, move |clients, index| {
+        clients.send_bytes(index, 50, &frame)
+    })
 }
 
 /// Attacks with some clients, each of which is replaced as soon as it is thrown out.

@@ -70,8 +70,12 @@ fn server_config(folder: &Path) -> Result<Arc<ServerConfig>, String> {
 fn serve(port: u16, server: Arc<ServerConfig>, length: usize) -> io::Result<()> {
     let socket = UdpSocket::bind(("127.0.0.1", port))?;
     let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
-    let mut endpoint =
-        Endpoint::new(Arc::new(EndpointConfig::default()), Some(server), true, None);
+    let mut endpoint = Endpoint::new(
+        Arc::new(EndpointConfig::default()),
+        Some(server),
+        true,
+        None,
+    );
     let mut connections: HashMap<ConnectionHandle, FloorConnection> = HashMap::new();
     let mut memory = vec![0; BUFFERS * BUFFER_SIZE];
     let head = response(length);

@@ -91,43 +91,74 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
             name: "nginx",
             kind: Kind::Nginx,
             binary: bench.nginx.clone(),
+            groups: 0,
         },
         Program {
             name: "weir",
             kind: Kind::Weir,
             binary: bench.weir.clone(),
+            groups: 0,
         },
     ];
     let table = |title: &str, unit: &str| Table {
         title: title.to_owned(),
         unit: unit.to_owned(),
-        contenders: programs.iter().map(|program| program.name.to_owned()).collect(),
+        contenders: programs
+            .iter()
+            .map(|program| program.name.to_owned())
+            .collect(),
         ..Table::default()
     };
-    let mut survival = table("What connections outlive", "requests that failed and connections that were lost");
+    let mut survival = table(
+        "What connections outlive",
+        "requests that failed and connections that were lost",
+    );
     for row in ROWS.iter().filter(|row| bench.wants(row.name)) {
         let cells = programs.iter().map(|program| survive(program, row));
-        survival.rows.push(row_of(row.name, Some(Goal::AtMost(0.0)), cells.collect::<Result<_, _>>()?));
+        survival.rows.push(row_of(
+            row.name,
+            Some(Goal::AtMost(0.0)),
+            cells.collect::<Result<_, _>>()?,
+        ));
     }
-    let mut memory = table("Idle connections", "KB of the workers for each, after one request");
+    let mut memory = table(
+        "Idle connections",
+        "KB of the workers for each, after one request",
+    );
     if bench.wants("idle") {
         let cells: Vec<Cell> = programs
             .iter()
             .map(|program| idle_memory(program, idle))
             .collect::<Result<_, _>>()?;
         let goal = cells[0].middle().map(Goal::AtMost);
-        memory.rows.push(row_of(&format!("{idle} connections"), goal, cells));
+        memory
+            .rows
+            .push(row_of(&format!("{idle} connections"), goal, cells));
     }
-    let mut times = table("A good client during a flood", "p99 of 1 KB over HTTP/3, milliseconds");
-    let mut grown = table("Memory during a flood", "most of the workers, less what they had before, MB");
+    let mut times = table(
+        "A good client during a flood",
+        "p99 of 1 KB over HTTP/3, milliseconds",
+    );
+    let mut grown = table(
+        "Memory during a flood",
+        "most of the workers, less what they had before, MB",
+    );
     for flood in FLOODS.iter().filter(|flood| bench.wants(flood.name)) {
         let seen = programs.iter().map(|program| endure(bench, program, flood));
         let seen: Vec<[f64; 3]> = seen.collect::<Result<_, _>>()?;
         let cells = |at: usize| seen.iter().map(|seen| Cell::one(seen[at])).collect();
         let quiet = seen.last().map_or(f64::NAN, |seen| seen[0]);
-        times.rows.push(row_of(&format!("{}: before", flood.name), None, cells(0)));
-        times.rows.push(row_of(flood.name, Some(Goal::AtMost(2.0 * quiet)), cells(1)));
-        grown.rows.push(row_of(flood.name, Some(Goal::AtMost(GROWTH)), cells(2)));
+        times
+            .rows
+            .push(row_of(&format!("{}: before", flood.name), None, cells(0)));
+        times.rows.push(row_of(
+            flood.name,
+            Some(Goal::AtMost(2.0 * quiet)),
+            cells(1),
+        ));
+        grown
+            .rows
+            .push(row_of(flood.name, Some(Goal::AtMost(GROWTH)), cells(2)));
     }
     Ok(Section {
         title: "The life of HTTP/3 connections".to_owned(),
@@ -196,7 +227,10 @@ fn survive(program: &Program, row: &LifeRow) -> Result<Cell, String> {
     let mut clients = clients(&site, row.work)?;
     clients.add(row.clients, [127, 0, 0, 1])?;
     if !clients.run_until(PATIENCE, QuicClients::all_connected)? {
-        return Err(format!("{}: clients could not connect to {}", row.name, program.name));
+        return Err(format!(
+            "{}: clients could not connect to {}",
+            row.name, program.name
+        ));
     }
     (row.run)(&site, &mut clients)?;
     clients.stop_asking();
@@ -208,7 +242,10 @@ fn survive(program: &Program, row: &LifeRow) -> Result<Cell, String> {
     };
     let why = clients.lost().1;
     println!("{}: {}: {seen:?} {why}", row.name, program.name);
-    let note = format!("{} lost, {} failed, {} answered", seen.lost, seen.failed, seen.responses);
+    let note = format!(
+        "{} lost, {} failed, {} answered",
+        seen.lost, seen.failed, seen.responses
+    );
     Ok(Cell::one(seen.failed as f64 + seen.lost as f64).with(note))
 }
 
@@ -239,7 +276,9 @@ fn upgrades(site: &Site, clients: &mut QuicClients) -> Result<(), String> {
             (ran, upgrade.join())
         });
         upgraded.0?;
-        upgraded.1.map_err(|_| "the upgrade ended in a panic".to_owned())??;
+        upgraded
+            .1
+            .map_err(|_| "the upgrade ended in a panic".to_owned())??;
     }
     Ok(())
 }
@@ -276,7 +315,10 @@ fn idle_memory(program: &Program, count: usize) -> Result<Cell, String> {
     clients.run(Duration::from_secs(3))?;
     let grown = memory(&site, "Pss:") - before;
     let (lost, why) = clients.lost();
-    println!("idle: {}: {grown:.0} KB for {count}, {lost} lost {why}", program.name);
+    println!(
+        "idle: {}: {grown:.0} KB for {count}, {lost} lost {why}",
+        program.name
+    );
     let note = format!("{:.1} MB, {lost} lost", grown / 1024.0);
     Ok(Cell::one(grown / count as f64).with(note))
 }
@@ -291,7 +333,11 @@ fn endure(bench: &Bench, program: &Program, flood: &Flood) -> Result<[f64; 3], S
         good.times = Some(Vec::new());
         good.run(time)?;
         if good.lost().0 + good.totals.failed as usize > 0 {
-            return Err(format!("{}: the good client was lost: {}", program.name, good.lost().1));
+            return Err(format!(
+                "{}: the good client was lost: {}",
+                program.name,
+                good.lost().1
+            ));
         }
         let mut times = good.times.take().unwrap_or_default();
         times.sort_unstable();
@@ -305,9 +351,15 @@ fn endure(bench: &Bench, program: &Program, flood: &Flood) -> Result<[f64; 3], S
         let attack = scope.spawn(move || (flood.run)(port, time));
         (p99(), attack.join())
     });
-    let (during, done) = (during?, done.map_err(|_| "the attack ended in a panic".to_owned())??);
+    let (during, done) = (
+        during?,
+        done.map_err(|_| "the attack ended in a panic".to_owned())??,
+    );
     let grown = (memory(&site, "Rss:") - before).max(0.0) / 1024.0;
-    println!("{}: {}: p99 {quiet:.2} → {during:.2} ms, {grown:.1} MB, {done}", flood.name, program.name);
+    println!(
+        "{}: {}: p99 {quiet:.2} → {during:.2} ms, {grown:.1} MB, {done}",
+        flood.name, program.name
+    );
     Ok([quiet, during, grown])
 }
 

@@ -130,7 +130,12 @@ fn prepare() -> Result<Folder, String> {
         let path = folder.path.join(name);
         fs::write(&path, content).map_err(|error| format!("{}: {error}", path.display()))
     };
-    for (name, length) in [("1k", 1 << 10), ("1m", 1_000_000), ("10m", 10_000_000), ("100m", 100_000_000)] {
+    for (name, length) in [
+        ("1k", 1 << 10),
+        ("1m", 1_000_000),
+        ("10m", 10_000_000),
+        ("100m", 100_000_000),
+    ] {
         write(&format!("html/{name}"), &vec![b'x'; length])?;
     }
     let told = |error: rcgen::Error| error.to_string();
@@ -200,11 +205,20 @@ fn cost(
         let took = began.elapsed().as_secs_f64();
         let after = clients.totals;
         if after.failed > 0 || clients.lost().0 > 0 {
-            return Err(format!("{}: {} failed, {}", contender.name, after.failed, clients.lost().1));
+            return Err(format!(
+                "{}: {} failed, {}",
+                contender.name,
+                after.failed,
+                clients.lost().1
+            ));
         }
         let responses = (after.responses - before.responses) as f64;
         let bytes = (after.bytes - before.bytes) as f64;
-        println!("    {:.0} responses/s, {:.1} MB/s", responses / took, bytes / took / 1e6);
+        println!(
+            "    {:.0} responses/s, {:.1} MB/s",
+            responses / took,
+            bytes / took / 1e6
+        );
         Ok(match row.streams {
             1 => used.as_secs_f64() * 1e3 / (bytes / 1e8),
             _ => used.as_secs_f64() * 1e6 / responses,
@@ -218,7 +232,9 @@ fn on_core<T: Send>(
     core: &str,
     load: impl FnOnce() -> Result<T, String> + Send,
 ) -> Result<T, String> {
-    let core: usize = core.parse().map_err(|_| "--cpus needs numbers of cores".to_owned())?;
+    let core: usize = core
+        .parse()
+        .map_err(|_| "--cpus needs numbers of cores".to_owned())?;
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
             let mut set = rustix::thread::CpuSet::new();
@@ -227,6 +243,8 @@ fn on_core<T: Send>(
             let _ = rustix::thread::sched_setaffinity(None, &set);
             load()
         });
-        thread.join().map_err(|_| "the load ended in a panic".to_owned())?
+        thread
+            .join()
+            .map_err(|_| "the load ended in a panic".to_owned())?
     })
 }

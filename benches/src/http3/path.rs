@@ -168,7 +168,10 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
             };
             for (index, contender) in contenders.iter().enumerate() {
                 let both = goodput(bench, contender, &folder, conditions)?;
-                println!("{name}: {}: h2 {:.2}, h3 {:.2} Mbit/s", contender.name, both[0], both[1]);
+                println!(
+                    "{name}: {}: h2 {:.2}, h3 {:.2} Mbit/s",
+                    contender.name, both[0], both[1]
+                );
                 rates[index][0].push(both[0]);
                 rates[index][1].push(both[1]);
             }
@@ -214,24 +217,35 @@ fn apart(bench: &Bench, control: &str, flags: &mut Flags) -> Result<Section, Str
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     let figures = crate::scratch().join(format!("http3-path-{}", std::process::id()));
     let mut command = Command::new("unshare");
-    command.args(["--net", "sh", "-c", SET_UP, control]).arg(this);
+    command
+        .args(["--net", "sh", "-c", SET_UP, control])
+        .arg(this);
     command.args(["http3-path", INSIDE, "--congestion", control]);
     command.arg("--weir").arg(&bench.weir);
     command.arg("--nginx").arg(&bench.nginx);
     command.arg("--keep").arg(&figures);
     command.args(["--rounds", &bench.rounds.to_string()]);
-    command.args(["--cpus", &format!("{},{}", bench.server_cpu, bench.load_cpu)]);
+    command.args([
+        "--cpus",
+        &format!("{},{}", bench.server_cpu, bench.load_cpu),
+    ]);
     if !bench.rows.is_empty() {
         command.args(["--rows", &bench.rows]);
     }
-    let ended = command.status().map_err(|error| format!("unshare: {error}"))?;
+    let ended = command
+        .status()
+        .map_err(|error| format!("unshare: {error}"))?;
     if !ended.success() {
         return Err(format!("in a network namespace: {ended}"));
     }
     let report = crate::report::Report::read(&figures.join("figures.json"))?;
     // It lies in the target folder if it stays.
     let _ = std::fs::remove_dir_all(&figures);
-    report.sections.into_iter().next().ok_or("no figures came".to_owned())
+    report
+        .sections
+        .into_iter()
+        .next()
+        .ok_or("no figures came".to_owned())
 }
 
 /// Megabits per second over HTTP/2 and HTTP/3.
@@ -248,9 +262,19 @@ fn goodput(
         let _relay = PathRelay::start(&folder.path, conditions)?;
         let url = format!("https://{to}:{}{}", server.port, FILE.0);
         let mut command = Command::new("curl");
-        command.args(["--http2", "--insecure", "--silent", "--show-error", "--fail"]);
+        command.args([
+            "--http2",
+            "--insecure",
+            "--silent",
+            "--show-error",
+            "--fail",
+        ]);
         command.args(["--output", "/dev/null"]);
-        command.args(["--write-out", "%{http_version} %{size_download} %{time_total}", &url]);
+        command.args([
+            "--write-out",
+            "%{http_version} %{size_download} %{time_total}",
+            &url,
+        ]);
         let text = shell::output(&mut command, PATIENCE)?;
         let words: Vec<&str> = text.split_whitespace().collect();
         match words.as_slice() {

@@ -17,7 +17,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -126,17 +126,25 @@ impl PathRelay {
         let is_up = || {
             let state = std::fs::read_to_string("/sys/class/net/weir-path/flags");
             // IFF_UP
-            state.is_ok_and(|flags| flags.trim_end().ends_with(['1', '3', '5', '7', '9', 'b', 'd', 'f']))
+            state.is_ok_and(|flags| {
+                flags
+                    .trim_end()
+                    .ends_with(['1', '3', '5', '7', '9', 'b', 'd', 'f'])
+            })
         };
         while !relay.sockets[1].exists() || !is_up() {
             if Instant::now() > deadline || !matches!(relay.socat.try_wait(), Ok(None)) {
-                return Err("socat does not open a TUN device; root, and a namespace, are needed".into());
+                return Err(
+                    "socat does not open a TUN device; root, and a namespace, are needed".into(),
+                );
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         socket.connect(&relay.sockets[1]).map_err(told)?;
         let control = Arc::clone(&relay.control);
-        relay.thread = Some(std::thread::spawn(move || pass(&socket, conditions, &control)));
+        relay.thread = Some(std::thread::spawn(move || {
+            pass(&socket, conditions, &control)
+        }));
         Ok(relay)
     }
 
@@ -147,7 +155,10 @@ impl PathRelay {
 
     /// Packets that were passed on, and lost.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        (self.control.passed.load(Relaxed), self.control.lost.load(Relaxed))
+        (
+            self.control.passed.load(Relaxed),
+            self.control.lost.load(Relaxed),
+        )
     }
 }
 
@@ -257,7 +268,11 @@ fn pass(socket: &UnixDatagram, conditions: PathConditions, control: &RelayContro
             *last ^= 0x55;
         }
         let arrivals = direction.arrivals(length, &conditions);
-        let count = if arrivals.is_empty() { &control.lost } else { &control.passed };
+        let count = if arrivals.is_empty() {
+            &control.lost
+        } else {
+            &control.passed
+        };
         count.fetch_add(1, Relaxed);
         for due in arrivals {
             number += 1;
