@@ -12,14 +12,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proto::message::ResponseFraming;
-use rt::net::SocketOption;
 
 use crate::buffers;
 use crate::byte_stream::ByteStream;
 use crate::core::location::LocationConf;
 use crate::ledger::LedgerPhase;
 use crate::limit_rate::{RateLimit, is_paced};
-use crate::memory_peak;
 use crate::request::Request;
 use crate::response_body::{BodyChunk, BodyError, ResponseBody};
 use crate::response_send::{ResponseSendError, is_undecided};
@@ -34,15 +32,6 @@ const COPIED_UP_TO: usize = 2 * 1024;
 
 /// Output is gathered up to this size before it is sent, in bytes.
 pub(super) const GATHER: usize = 64 * 1024;
-
-/// How long a client may take nothing before it counts as slow.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-/// How many bytes the kernel accepts for a slow client beyond those on their way.
-const UNSENT_OF_SLOW: i32 = 32 * 1024;
-
-/// [`GATHER`] for a slow client, which takes little at a time.
-const GATHER_FOR_SLOW: usize = 16 * 1024;
 
 /// How much content in memory is sent before others get their turn, in bytes: a client on this machine takes a megabyte
 /// within one call, which lasts a millisecond.
@@ -60,9 +49,9 @@ pub(super) struct Http1Sender {
     /// What has been gathered and not yet sent. Between two responses it owns no memory: idle connections need none,
     /// and the buffer that the loop used last is still in the processor's cache.
     pub(super) out: Vec<u8>,
-    timer: rt::Timer,
-    /// The client has been slower than [`PATIENCE`]: what it does not take is not kept for it.
-    is_slow: bool,
+    pub(super) timer: rt::Timer,
+    /// The client has been slower than the patience with it: what it does not take is not kept for it.
+    pub(super) is_slow: bool,
 }
 
 /// The settings of the response that is being sent, and how far it is.
@@ -607,107 +596,6 @@ impl Http1Sender {
                 Err(error) => return Err(ResponseSendError::Failed(error)),
             }
         }
-    }
-
-    /// Waits with an empty output, which others may use meanwhile.
-    pub(super) async fn writable(
-        &mut self,
-        request: &mut Request,
-        job: &SendJob,
-    ) -> Result<(), ResponseSendError> {
-        self.release();
-        let patience = self.patience(job);
-        if self.is_writable_within(request, patience).await? {
-            return Ok(());
-        }
-        self.note_slow_client();
-        self.wait_writable(request, job.timeout.saturating_sub(patience))
-            .await
-    }
-
-    /// Up to which size output is gathered.
-    pub(super) fn most_output(&self) -> usize {
-        match self.is_slow {
-            true => GATHER_FOR_SLOW,
-            false => GATHER,
-        }
-    }
-
-    /// How long the client may take nothing before what is held for it is dropped: not at all, if it was slow before.
-    pub(super) fn patience(&self, job: &SendJob) -> Duration {
-        match self.is_slow {
-            true => Duration::ZERO,
-            false => PATIENCE.min(job.timeout),
-        }
-    }
-
-    /// Notes that the client is slow. From now on the kernel accepts little more than can be on its way: its memory is
-    /// bounded, too. Not for every client: a fast one would cost more wake-ups.
-    pub(super) fn note_slow_client(&mut self) {
-        memory_peak::note_dropped(GATHER_FOR_SLOW);
-        if !std::mem::replace(&mut self.is_slow, true) {
-            // A socket that refuses the option takes more memory, nothing else.
-            let _ = self
-                .bytes
-                .transport
-                .socket()
-                .set_option(SocketOption::NotSentLow, UNSENT_OF_SLOW);
-        }
-    }
-
-    pub(super) async fn wait_writable(
-        &self,
-        request: &mut Request,
-        timeout: Duration,
-    ) -> Result<(), ResponseSendError> {
-        match self.is_writable_within(request, timeout).await? {
-            true => Ok(()),
-            false => Err(ResponseSendError::TimedOut),
-        }
-    }
-
-    /// Waits until the socket takes bytes; `false` if it does not in this time.
-    pub(super) async fn is_writable_within(
-        &self,
-        request: &mut Request,
-        timeout: Duration,
-    ) -> Result<bool, ResponseSendError> {
-        self.timer.set(timeout);
-        let former = request.ledger.enter(LedgerPhase::Client);
-        let result = std::future::poll_fn(|context| {
-            if let Poll::Ready(result) = self.bytes.transport.poll_writable(context) {
-                return Poll::Ready(result.map(|()| true).map_err(ResponseSendError::Failed));
-            }
-            // The client takes nothing now; a producer that works ahead must still not stall (an upstream whose
-            // response is buffered should be read to its end and released).
-            ResponseBody::poll_ahead_of(request, context);
-            self.timer.poll_expired(context).map(|()| Ok(false))
-        })
-        .await;
-        request.ledger.enter(former);
-        result
-    }
-
-    async fn wait_flushed(
-        &self,
-        request: &mut Request,
-        timeout: Duration,
-    ) -> Result<(), ResponseSendError> {
-        self.timer.set(timeout);
-        let former = request.ledger.enter(LedgerPhase::Client);
-        let result = std::future::poll_fn(|context| {
-            if let Poll::Ready(result) = self.bytes.transport.poll_flush(context) {
-                return Poll::Ready(result.map_err(ResponseSendError::Failed));
-            }
-            // As above: a producer that works ahead must not stall.
-            ResponseBody::poll_ahead_of(request, context);
-            self.timer
-                .poll_expired(context)
-                .map(|()| Err(ResponseSendError::TimedOut))
-        })
-        .await;
-        request.ledger.enter(former);
-        result
     }
 
     /// Gives the output's memory to the next response on the loop.
