@@ -15,6 +15,7 @@ mod crowd;
 mod disk;
 mod h2o;
 mod hostile;
+mod http3;
 mod loop_device;
 mod lua;
 mod machine;
@@ -127,12 +128,32 @@ const EXPERIMENTS: &[(&str, &str, Experiment)] = &[
         "S4: a good client and the server's memory during HTTP/2 attacks, compared with nginx",
         hostile::run,
     ),
+    (
+        "http3",
+        "CPU time per request and per gigabyte over HTTP/3, compared with nginx and with quinn-proto alone; memory of idle connections",
+        http3::run,
+    ),
+    (
+        "http3-path",
+        "goodput over long paths that lose packets, HTTP/3 beside HTTP/2, compared with nginx; root",
+        http3::path::run,
+    ),
+    (
+        "http3-life",
+        "HTTP/3 connections during reloads, upgrades and changes of address, idle ones' memory, and floods, compared with nginx",
+        http3::life::run,
+    ),
 ];
 
 type Tool = fn(&Bench, &mut Flags) -> Outcome;
 
 /// What measures, but makes no part of the report.
 const TOOLS: &[(&str, &str, Tool)] = &[
+    (
+        "http3-floor",
+        "a server that is quinn-proto alone, for http3",
+        http3::floor::run,
+    ),
     (
         "cache-tests",
         "the public conformance suite of HTTP caches; needs node",

@@ -183,21 +183,7 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     if shell::is_installed(H2O) {
         contenders.push(Contender::new(H2O, Path::new(H2O), ""));
     }
-    let table = |title: &str, unit: &str| Table::beside_the_first(title, unit, names(&contenders));
-    let mut cpu = table(
-        "CPU time per request",
-        "µs of the server, ratio to nginx with sendfile",
-    );
-    let mut user = table(
-        "User time per request",
-        "µs of the server outside of the kernel, ratio to nginx with sendfile",
-    );
-    let mut rate = table(
-        "Files through the wire",
-        "requests/s by one client core, ratio to the better mode of nginx",
-    );
-    let better = ["nginx, better of both", "weir, better of both"].map(str::to_owned);
-    rate.contenders.splice(0..0, better);
+    let mut tables = MicroTables::new(&contenders);
     let has_certificate = certificate(&folder.path);
     for measured in ROWS.iter().filter(|row| bench.wants(row.name)) {
         let needs_tls = measured.clients.speak_tls();
@@ -213,33 +199,7 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
             continue;
         }
         let (costs, rates) = rounds(bench, measured, &contenders, &folder.path)?;
-        let (cpus, users): (Vec<_>, Vec<_>) = costs.iter().map(|costs| both_times(costs)).unzip();
-        let user_goal = USER_GOALS.iter().find(|(name, _)| *name == measured.name);
-        user.rows.push(Row {
-            score: user_goal.map_or("", |_| "N8").to_owned(),
-            name: measured.name.to_owned(),
-            goal: user_goal.map(|(_, most)| Goal::RatioAtMost(*most)),
-            cells: users.into_iter().map(Cell::of).collect(),
-        });
-        cpu.rows.push(Row {
-            score: measured.score.to_owned(),
-            name: measured.name.to_owned(),
-            goal: measured.goal.map(Goal::RatioAtMost),
-            cells: cpus.into_iter().map(Cell::of).collect(),
-        });
-        if LARGE.contains(&measured.name) {
-            let better = |one: usize| {
-                let both = rates[one].iter().zip(&rates[one + 1]);
-                both.map(|(one, other)| one.max(*other)).collect()
-            };
-            let both = [better(0), better(2)];
-            rate.rows.push(Row {
-                score: measured.score.to_owned(),
-                name: measured.name.to_owned(),
-                goal: Some(Goal::RatioAtLeast(1.0)),
-                cells: both.into_iter().chain(rates).map(Cell::of).collect(),
-            });
-        }
+        tables.add(measured, &costs, rates);
     }
     Ok(Section {
         title: "What a request costs".to_owned(),
@@ -249,9 +209,67 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
              tls-handshake: the same with a full handshake (ECDSA P-256). h2: HTTP/2 with TLS, by h2load.",
             bench.server_cpu, bench.load_cpu, bench.seconds, bench.rounds
         ),
-        tables: vec![cpu, user, rate],
+        tables: vec![tables.cpu, tables.user, tables.rate],
         ..Section::default()
     })
+}
+
+/// The tables of the section.
+struct MicroTables {
+    cpu: Table,
+    user: Table,
+    rate: Table,
+}
+
+impl MicroTables {
+    fn new(contenders: &[Contender]) -> MicroTables {
+        let table =
+            |title: &str, unit: &str| Table::beside_the_first(title, unit, names(contenders));
+        let mut rate = table(
+            "Files through the wire",
+            "requests/s by one client core, ratio to the better mode of nginx",
+        );
+        let better = ["nginx, better of both", "weir, better of both"].map(str::to_owned);
+        rate.contenders.splice(0..0, better);
+        MicroTables {
+            cpu: table(
+                "CPU time per request",
+                "µs of the server, ratio to nginx with sendfile",
+            ),
+            user: table(
+                "User time per request",
+                "µs of the server outside of the kernel, ratio to nginx with sendfile",
+            ),
+            rate,
+        }
+    }
+
+    /// Adds the rows of a measurement.
+    fn add(&mut self, measured: &Measured, costs: &[Vec<RequestCost>], rates: Vec<Vec<f64>>) {
+        let (cpus, users): (Vec<_>, Vec<_>) = costs.iter().map(|costs| both_times(costs)).unzip();
+        let row = |score: &str, goal, samples: Vec<Vec<f64>>| Row {
+            score: score.to_owned(),
+            name: measured.name.to_owned(),
+            goal,
+            cells: samples.into_iter().map(Cell::of).collect(),
+        };
+        let cpu_goal = measured.goal.map(Goal::RatioAtMost);
+        self.cpu.rows.push(row(measured.score, cpu_goal, cpus));
+        let user_goal = USER_GOALS.iter().find(|(name, _)| *name == measured.name);
+        let score = user_goal.map_or("", |_| "N8");
+        let user_goal = user_goal.map(|(_, most)| Goal::RatioAtMost(*most));
+        self.user.rows.push(row(score, user_goal, users));
+        if LARGE.contains(&measured.name) {
+            let better = |one: usize| -> Vec<f64> {
+                let both = rates[one].iter().zip(&rates[one + 1]);
+                both.map(|(one, other)| one.max(*other)).collect()
+            };
+            let both = [better(0), better(2)];
+            let goal = Some(Goal::RatioAtLeast(1.0));
+            let samples = both.into_iter().chain(rates).collect();
+            self.rate.rows.push(row(measured.score, goal, samples));
+        }
+    }
 }
 
 /// A certificate for the servers; without the tool there is none.

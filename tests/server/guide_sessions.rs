@@ -203,7 +203,7 @@ impl GuideSession {
         };
         let types = "types { text/html html; text/css css; text/javascript js; }";
         let mut site = whole(&format!(
-            "events {{}}\nhttp {{\n{types}\n{access}\n{block}\n}}\n"
+            "# %%PORT%% %%PORT1%% %%PORT2%%\nevents {{}}\nhttp {{\n{types}\n{access}\n{block}\n}}\n"
         ))
         .folder("srv/www");
         for (path, text) in &self.files {

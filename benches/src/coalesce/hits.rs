@@ -57,28 +57,7 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     packages::need(&[packages::NGINX, packages::WRK])?;
     packages::want(&[packages::VARNISH]);
     let origin = Origin::start(reply_of)?;
-    let text = CONFIGURATION.replace("%%ORIGIN%%", &origin.port.to_string());
-    let mut folders = Vec::new();
-    let mut caches = Vec::new();
-    for contender in [
-        Contender::new("nginx", &bench.nginx, ""),
-        Contender::new("weir", &bench.weir, ""),
-    ] {
-        let folder = Folder::new(&format!("bench-hits-{}", contender.name))?;
-        let placement = Placement {
-            cpus: Some(bench.server_cpu.clone()),
-            groups: Vec::new(),
-        };
-        let server = Server::start(&contender, &folder.path, &text, &placement)?;
-        caches.push((contender.name, server));
-        folders.push(folder);
-    }
-    if varnish::is_installed() {
-        let folder = Folder::new("bench-hits-varnish")?;
-        let varnish = varnish::start(&folder.path, origin.port, Some(&bench.server_cpu))?;
-        caches.push(("Varnish".to_owned(), varnish));
-        folders.push(folder);
-    }
+    let (caches, _folders) = start_caches(bench, origin.port)?;
     let table = |title: &str| Table {
         title: title.to_owned(),
         unit: "µs of the server, ratio to nginx".to_owned(),
@@ -123,6 +102,36 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
         tables: tables.into(),
         ..Section::default()
     })
+}
+
+/// The caches in front of an origin at this port, and the folders that they work in.
+fn start_caches(
+    bench: &Bench,
+    origin: u16,
+) -> Result<(Vec<(String, Server)>, Vec<Folder>), String> {
+    let text = CONFIGURATION.replace("%%ORIGIN%%", &origin.to_string());
+    let mut folders = Vec::new();
+    let mut caches = Vec::new();
+    for contender in [
+        Contender::new("nginx", &bench.nginx, ""),
+        Contender::new("weir", &bench.weir, ""),
+    ] {
+        let folder = Folder::new(&format!("bench-hits-{}", contender.name))?;
+        let placement = Placement {
+            cpus: Some(bench.server_cpu.clone()),
+            groups: Vec::new(),
+        };
+        let server = Server::start(&contender, &folder.path, &text, &placement)?;
+        caches.push((contender.name, server));
+        folders.push(folder);
+    }
+    if varnish::is_installed() {
+        let folder = Folder::new("bench-hits-varnish")?;
+        let varnish = varnish::start(&folder.path, origin, Some(&bench.server_cpu))?;
+        caches.push(("Varnish".to_owned(), varnish));
+        folders.push(folder);
+    }
+    Ok((caches, folders))
 }
 
 fn cost_of_hit(cache: &Server, load: &Load) -> Result<RequestCost, String> {

@@ -17,6 +17,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
@@ -122,6 +123,40 @@ pub enum FillCoverage {
     Asked(u64),
 }
 
+/// Where the bytes of a fill come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FillFeed {
+    /// The origin, or what another cache has stored.
+    #[default]
+    Origin,
+    /// A fetch of another cache, which may itself be waiting for one.
+    OtherCache,
+}
+
+/// The feed of a fill and of its successors, as it is at the moment: see [`FillFeed`]. Whoever makes another cache wait for
+/// this fill asks it first, because caches that wait for each other wait for ever.
+#[derive(Clone, Debug, Default)]
+pub struct FeedMark(Arc<AtomicBool>);
+
+impl FeedMark {
+    pub(crate) fn new(feed: FillFeed) -> FeedMark {
+        FeedMark(Arc::new(AtomicBool::new(feed == FillFeed::OtherCache)))
+    }
+
+    /// From now on the bytes come from the origin. There is no way back.
+    pub fn turn_to_origin(&self) {
+        self.0.store(false, Relaxed);
+    }
+
+    /// The feed at the moment.
+    pub fn feed(&self) -> FillFeed {
+        match self.0.load(Relaxed) {
+            true => FillFeed::OtherCache,
+            false => FillFeed::Origin,
+        }
+    }
+}
+
 impl FillCoverage {
     /// The first byte of the body that it brings.
     pub(crate) fn first_byte(self) -> u64 {
@@ -152,6 +187,10 @@ pub(crate) struct Fill {
     /// The sequence number when it began: a purge with a higher one hits what it brings.
     pub(crate) born: u64,
     pub(crate) began_ms: u64,
+    /// Set before others can find the fill.
+    pub(crate) feed: FeedMark,
+    /// What it brings is for its followers only: nothing of it is committed.
+    pub(crate) is_transient: AtomicBool,
     pub(crate) state: Mutex<FillProgress>,
 }
 
@@ -239,6 +278,7 @@ impl Fill {
         (key, hash): (&CacheKey, u64),
         coverage: FillCoverage,
         (born, began_ms): (u64, u64),
+        feed: FeedMark,
     ) -> Arc<Fill> {
         let base = coverage.first_byte();
         let state = FillProgress {
@@ -269,6 +309,8 @@ impl Fill {
             base,
             born,
             began_ms,
+            feed,
+            is_transient: AtomicBool::new(false),
             state: Mutex::new(state),
         })
     }
@@ -316,6 +358,11 @@ impl Fill {
             .unwrap_or(0)
     }
 
+    /// Whether nothing of it is committed.
+    pub(crate) fn is_transient(&self) -> bool {
+        self.is_transient.load(Relaxed)
+    }
+
     /// Whether it brings all of the body.
     pub(crate) fn is_whole(&self) -> bool {
         self.coverage == FillCoverage::Whole
@@ -351,6 +398,10 @@ impl Fill {
         let ready = (state.received - state.submitted) as usize;
         // A small body goes into the object record with the commit, and is not written as a run even at its end.
         let small = self.is_whole() && state.submitted == 0 && ready <= INLINE_MAX;
+        // What is not kept goes to the disk only where it has no room in memory.
+        if self.is_transient() && state.chunk_bytes <= self.options.fill_memory {
+            return None;
+        }
         if state.phase != FillPhase::Storing || ready == 0 || (ready < most && (!all || small)) {
             return None;
         }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 
-use crate::fill::{Fill, FillFailure, FillPhase, FillProgress, FollowError, copy_range};
+use crate::fill::{Fill, FillFailure, FillFeed, FillPhase, FillProgress, FollowError, copy_range};
 use crate::format::{Extent, run_end};
 use crate::object::{ReadError, SegmentRange, read_extent};
 use crate::segment::Segment;
@@ -205,6 +205,11 @@ impl FillFollower {
     /// Whether the body has ended. It is the new object then, even if it is not committed yet.
     pub fn is_complete(&self) -> bool {
         self.fill.is_complete()
+    }
+
+    /// Where the bytes come from at the moment.
+    pub fn feed(&self) -> FillFeed {
+        self.fill.feed.feed()
     }
 
     /// The head, if it is there.

@@ -2,11 +2,14 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use crate::fill::{Fill, FillAbandoned, FillCoverage, FillFailure, FillMessage, FillPhase};
+use crate::fill::{
+    FeedMark, Fill, FillAbandoned, FillCoverage, FillFailure, FillMessage, FillPhase,
+};
 use crate::fill_follower::FillFollower;
 use crate::format::EXTENT_MAX;
 use crate::store_core::StoreCore;
@@ -25,11 +28,12 @@ impl FillWriter {
         (key, hash): (&CacheKey, u64),
         coverage: FillCoverage,
         since: (u64, u64),
+        feed: FeedMark,
     ) -> FillWriter {
         rt::probes::fill_start(hash);
         FillWriter {
             core: Arc::clone(core),
-            fill: Fill::new(&core.options, (key, hash), coverage, since),
+            fill: Fill::new(&core.options, (key, hash), coverage, since, feed),
         }
     }
 
@@ -55,7 +59,7 @@ impl FillWriter {
         // A head that announces no body is the whole response. The next request of a client that has it must find the
         // object, so the fill counts as complete before its head can be seen.
         let whole = fits && self.fill.is_whole() && head.length == Some(0);
-        if whole {
+        if whole && !self.fill.is_transient() {
             self.core.fills.add_completed(&self.fill);
         }
         self.fill.update_and_wake(|state| {
@@ -73,8 +77,26 @@ impl FillWriter {
             state.end = whole.then_some(Ok(()));
         });
         if whole {
-            self.fill.enqueue_commit(&self.core, true);
+            self.commit();
         }
+    }
+
+    /// Commits a body that is whole, unless it is not to be kept.
+    fn commit(&self) {
+        match self.fill.is_transient() {
+            true => self.core.fills.remove(&self.fill),
+            false => self.fill.enqueue_commit(&self.core, true),
+        }
+    }
+
+    /// Whether what it brings is stored, or only passed on to its followers. It can change until the last byte.
+    pub fn keep(&mut self, keeps: bool) {
+        self.fill.is_transient.store(!keeps, Relaxed);
+    }
+
+    /// Where its bytes come from.
+    pub fn feed(&self) -> FeedMark {
+        self.fill.feed.clone()
     }
 
     /// As [`FillWriter::start_storing`], but stored under the key of the variant that the head turned out to be.
@@ -116,7 +138,8 @@ impl FillWriter {
         let hash = core.hash(key);
         let coverage = part.map_or(FillCoverage::Whole, FillCoverage::Part);
         let since = (fill.born, fill.began_ms);
-        let writer = FillWriter::start(core, (key, hash), coverage, since);
+        let writer = FillWriter::start(core, (key, hash), coverage, since, fill.feed.clone());
+        writer.fill.is_transient.store(fill.is_transient(), Relaxed);
         let other = Arc::clone(writer.fill());
         let follower = FillFollower::for_first_client(&other);
         core.fills.lock().running.insert((hash, coverage), other);
@@ -176,7 +199,7 @@ impl FillWriter {
             let whole = self.is_last(chunk.len());
             // With the last byte a client has the whole response, and its next request must find the object: the fill
             // counts as complete before that byte can be seen.
-            if whole {
+            if whole && !self.fill.is_transient() {
                 self.core.fills.add_completed(&self.fill);
             }
             self.fill.update_and_wake(|state| {
@@ -189,7 +212,7 @@ impl FillWriter {
                 }
             });
             match whole {
-                true => self.fill.enqueue_commit(&self.core, true),
+                true => self.commit(),
                 false => self.fill.store_ready(&self.core, false),
             }
         }
@@ -270,7 +293,7 @@ impl FillWriter {
         let whole = end.is_ok();
         // A wrong length or another response: what has come cannot be trusted to be part of anything.
         let useless = matches!(end, Err(FillFailure::Length | FillFailure::Changed));
-        if useless || !whole && !self.fill.is_worth_keeping() {
+        if useless || self.fill.is_transient() || !whole && !self.fill.is_worth_keeping() {
             self.core.fills.remove(&self.fill);
             self.fill
                 .update_and_wake(|state| state.end = Some(end.clone()));

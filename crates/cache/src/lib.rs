@@ -36,7 +36,9 @@ mod store_log;
 mod survey;
 mod upkeep;
 
-pub use fill::{FillAbandoned, FillCoverage, FillFailure, FillMessage, FollowError};
+pub use fill::{
+    FeedMark, FillAbandoned, FillCoverage, FillFailure, FillFeed, FillMessage, FollowError,
+};
 pub use fill_follower::{FillChunk, FillFollower};
 pub use fill_writer::FillWriter;
 pub use key::{CacheKey, ObjectHead, ObjectKind, ObjectMeta};

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use rt::sync::remote_oneshot;
 
 use crate::checksum::xxh64;
-use crate::fill::{Fill, FillCoverage};
+use crate::fill::{FeedMark, Fill, FillCoverage, FillFeed};
 use crate::fill_follower::FillFollower;
 use crate::fill_table::FillMaps;
 use crate::fill_writer::FillWriter;
@@ -104,6 +104,17 @@ impl CacheStore {
         seen: SeenLocation,
         now_ms: u64,
     ) -> FillStart {
+        self.join_or_start_fed(FillFeed::Origin, (key, coverage), seen, now_ms)
+    }
+
+    /// As [`CacheStore::join_or_start_fill`]; a fill that is started has this feed.
+    pub fn join_or_start_fed(
+        &self,
+        feed: FillFeed,
+        (key, coverage): (&CacheKey, FillCoverage),
+        seen: SeenLocation,
+        now_ms: u64,
+    ) -> FillStart {
         let core = &self.0;
         let hash = core.hash(key);
         let mut tables = core.fills.lock();
@@ -122,7 +133,8 @@ impl CacheStore {
         }
         // Numbered before the fetch begins: a purge that comes later has a higher number, and hits what is fetched.
         let since = (core.next_sequence(), now_ms);
-        let writer = FillWriter::start(core, (key, hash), coverage, since);
+        let feed = FeedMark::new(feed);
+        let writer = FillWriter::start(core, (key, hash), coverage, since, feed);
         // The first cursor is taken before others can find the fill: the first client is the one that keeps a response
         // that turns out to be private.
         let follower = FillFollower::for_first_client(writer.fill());
@@ -156,10 +168,21 @@ impl CacheStore {
     /// Starts a fill of the whole body, although an object is stored or a fill is under way. Later requests join this
     /// one.
     pub fn start_fill(&self, key: &CacheKey, now_ms: u64) -> (FillWriter, FillFollower) {
+        self.start_fed(FillFeed::Origin, key, now_ms)
+    }
+
+    /// As [`CacheStore::start_fill`], with this feed.
+    pub fn start_fed(
+        &self,
+        feed: FillFeed,
+        key: &CacheKey,
+        now_ms: u64,
+    ) -> (FillWriter, FillFollower) {
         let core = &self.0;
         let hash = core.hash(key);
         let since = (core.next_sequence(), now_ms);
-        let writer = FillWriter::start(core, (key, hash), FillCoverage::Whole, since);
+        let feed = FeedMark::new(feed);
+        let writer = FillWriter::start(core, (key, hash), FillCoverage::Whole, since, feed);
         let follower = FillFollower::for_first_client(writer.fill());
         let fill = Arc::clone(writer.fill());
         // A fill that is under way loses its entry to this one. It goes on for its followers, and at its end it leaves

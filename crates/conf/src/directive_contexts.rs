@@ -7,11 +7,12 @@ pub struct Contexts(u32);
 
 /// Each place with its bit and the name that messages and the reference use, in the order of
 /// nesting.
-const PLACES: [(Contexts, &str); 14] = [
+const PLACES: [(Contexts, &str); 15] = [
     (MAIN, "main"),
     (EVENTS, "events"),
     (HTTP, "http"),
     (UPSTREAM, "upstream"),
+    (CLUSTER, "cluster"),
     (SERVER, "server"),
     (SERVER_IF, "if in server"),
     (LOCATION, "location"),
@@ -52,6 +53,8 @@ pub const STREAM_SERVER: Contexts = Contexts(1 << 11);
 pub const MAIL: Contexts = Contexts(1 << 12);
 /// `server {}` in mail.
 pub const MAIL_SERVER: Contexts = Contexts(1 << 13);
+/// `cluster NAME {}`.
+pub const CLUSTER: Contexts = Contexts(1 << 14);
 
 /// `http`, `server`: settings of a virtual server.
 pub const HTTP_SERVER: Contexts = HTTP.or(SERVER);

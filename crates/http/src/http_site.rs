@@ -174,6 +174,8 @@ pub struct HandlerPipeline {
     pub phases: HttpPhaseHandlers,
     /// The filters that responses pass, with the names of their modules.
     pub filters: Box<[(&'static str, ResponseFilter)]>,
+    /// Those of them that answers to members of a cluster pass.
+    pub member_filters: Box<[ResponseFilter]>,
     /// Whether one of the filters asks what the content is a copy of.
     pub identifies_content: bool,
 }

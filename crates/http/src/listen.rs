@@ -3,9 +3,10 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use bstr::ByteSlice;
+use bstr::{BString, ByteSlice};
 use conf::{Diagnostic, DirectiveLine, Span};
 use host::listen::{KeepAlive, ListenAddress};
+use net::cluster::Clusters;
 use net::endpoint::ListenEntry;
 
 pub use net::endpoint::{ListenEndpoint, ServerListen};
@@ -50,6 +51,13 @@ fn parameter(
             listen.flags.http2 = true;
         }
         b"quic" => listen.flags.quic = true,
+        text if text.starts_with(b"cluster=") => {
+            let name = BString::from(&text[b"cluster=".len()..]);
+            if name.is_empty() {
+                return Err(line.invalid_parameter(index));
+            }
+            listen.cluster = Some(Clusters::refer_to_cluster(line, name.as_bstr()));
+        }
         b"spdy" => {
             let error = line.invalid_parameter(index);
             return Err(error.note("SPDY was removed; use \"http2 on;\" for HTTP/2"));

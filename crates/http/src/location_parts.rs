@@ -53,7 +53,8 @@ impl LocationParts {
         &mut self,
         handlers: Vec<(HttpPhase, PhaseHandler)>,
         filters: Vec<(&'static str, ResponseFilter)>,
-        identifies_content: bool,
+        // Both follow from the filters.
+        (identifies_content, member_filters): (bool, Vec<ResponseFilter>),
     ) -> Arc<HandlerPipeline> {
         // Equal lists are shared: most locations of a configuration run the same handlers.
         let addresses = handlers
@@ -67,6 +68,7 @@ impl LocationParts {
             Arc::new(HandlerPipeline {
                 phases: HttpPhaseHandlers::collect(handlers.into_iter()),
                 filters: filters.into(),
+                member_filters: member_filters.into(),
                 identifies_content,
             })
         });
@@ -133,6 +135,11 @@ pub(crate) fn collect_pipeline(
     let identifies_content = active
         .iter()
         .any(|module| module.filter.is_some() && module.identifies_content);
-    location.pipeline = parts.pipeline(handlers, filters.collect(), identifies_content);
+    let member_filters = active
+        .iter()
+        .filter(|module| module.filters_for_members)
+        .filter_map(|module| module.filter);
+    let follows = (identifies_content, member_filters.collect());
+    location.pipeline = parts.pipeline(handlers, filters.collect(), follows);
     rewriters
 }

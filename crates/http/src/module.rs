@@ -62,6 +62,8 @@ pub struct HttpModule {
     pub filter: Option<ResponseFilter>,
     /// Whether its filter asks what the content is a copy of: [`Response::identity`](crate::response::Response::identity).
     pub identifies_content: bool,
+    /// Whether its filter works on answers to members of a cluster too, which are what is stored: conditions and ranges.
+    pub filters_for_members: bool,
     /// Whether this location uses the module at all. If not, neither its handlers nor its filter are on the path of a
     /// request: a module that is compiled in but not configured costs nothing.
     pub enabled: fn(&Location) -> bool,
@@ -112,6 +114,7 @@ impl HttpModule {
         explain: ModuleExplain::Depends(&[]),
         filter: None,
         identifies_content: false,
+        filters_for_members: false,
         enabled: |_| true,
         variables: &[],
         nested: |_| {},

@@ -19,7 +19,7 @@ use host::error_log::LogLevel;
 use crate::http_site::{LocationId, LocationKind, Satisfy};
 use crate::ledger::{EndedBy, LedgerPhase};
 use crate::module::{HandlerOutcome, HandlerStep, HttpPhase, PhaseHandler};
-use crate::request::{MAX_JUMPS, PhaseEntry, Request};
+use crate::request::{MAX_JUMPS, PhaseEntry, Request, RequestPurpose};
 use crate::route;
 use crate::status_response;
 
@@ -257,6 +257,10 @@ impl PhaseWalk {
             HttpPhase::PostRead => self.enter(HttpPhase::ServerRewrite, request),
             HttpPhase::ServerRewrite => self.find_location(request),
             HttpPhase::Rewrite if request.flow.uri_changed => self.find_again(request),
+            // The member of the cluster that asks has limited and admitted its client already.
+            HttpPhase::Rewrite if request.flow.purpose == RequestPurpose::Member => {
+                self.enter(HttpPhase::Precontent, request)
+            }
             HttpPhase::Rewrite => self.enter(HttpPhase::Preaccess, request),
             // Access was decided for the client's request; its subrequests are parts of that response, as in nginx.
             HttpPhase::Preaccess if request.is_subrequest() => {

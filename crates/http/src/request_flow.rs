@@ -43,6 +43,9 @@ pub enum RequestPurpose {
     PostAction,
     /// Its effects too, beside the response: a mirrored request, a fetch for the cache. The client may leave.
     Background,
+    /// The answer to another member of a cluster, which serves its own client with it: what is stored, without what the
+    /// location makes of it for clients.
+    Member,
 }
 
 /// Whether an error is answered with a page of `error_page`.

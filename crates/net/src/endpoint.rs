@@ -13,6 +13,7 @@ use conf::{Diagnostic, DirectiveLine, Span};
 use host::engine::ListenerSpec;
 use host::listen::{ListenAddress, ListenOptions};
 
+use crate::cluster::Cluster;
 use crate::listen::{is_wildcard, socket_parameter, wildcard_covers};
 use crate::server_name::{ServerId, ServerName, ServerNames};
 
@@ -23,6 +24,8 @@ pub struct ListenEntry {
     pub address: ListenAddress,
     /// Parameters about the connections.
     pub flags: ListenFlags,
+    /// The cluster whose members alone are answered (`cluster=`).
+    pub cluster: Option<Arc<Cluster>>,
     /// Parameters about the socket.
     pub options: ListenOptions,
     /// Whether socket options were given, which is allowed once for an address. Such an address gets a socket of
@@ -38,6 +41,7 @@ impl ListenEntry {
         ListenEntry {
             address: ListenAddress::Unix("".into()),
             flags: ListenFlags::default(),
+            cluster: None,
             options: ListenOptions::default(),
             set: false,
             span,
@@ -151,6 +155,8 @@ pub struct ListenEndpoint {
     pub http2: bool,
     /// Connections are QUIC's.
     pub quic: bool,
+    /// The cluster whose members alone are answered here.
+    pub cluster: Option<Arc<Cluster>>,
     /// The address of the socket that these connections arrive on: its own, or a wildcard's.
     pub socket: ListenAddress,
     /// Options of that socket.
@@ -208,12 +214,34 @@ pub fn build_endpoints(
             proxy_protocol: any(|flags| flags.proxy_protocol),
             http2: any(|flags| flags.http2),
             quic: any(|flags| flags.quic),
+            cluster: cluster_of(&address, &claims, line),
             address,
             socket,
             options,
         }));
     }
     endpoints
+}
+
+/// The cluster of an address. All servers at the address must name it: one that does not would answer whoever comes.
+fn cluster_of(
+    address: &ListenAddress,
+    claims: &[ServerListen],
+    line: &mut DirectiveLine,
+) -> Option<Arc<Cluster>> {
+    let cluster = claims
+        .iter()
+        .find_map(|claim| claim.listen.cluster.as_ref())?;
+    for ServerListen { listen, .. } in claims {
+        let is_same = |other: &Arc<Cluster>| other.name() == cluster.name();
+        if !listen.cluster.as_ref().is_some_and(is_same) {
+            let text = format!("no \"cluster={}\" for {address}", cluster.name());
+            let error = Diagnostic::error(text, listen.span);
+            let note = "another server has it for this address, and only members of the cluster may be answered there";
+            line.level.report(error.note(note));
+        }
+    }
+    Some(Arc::clone(cluster))
 }
 
 /// The options of the directive that has some; by default those of the first one, as in nginx.

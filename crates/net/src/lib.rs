@@ -7,6 +7,7 @@
 
 pub mod acceptor;
 pub mod client;
+pub mod cluster;
 mod connect;
 pub mod core_rows;
 pub mod counters;

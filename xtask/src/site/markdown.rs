@@ -44,7 +44,7 @@ pub(crate) fn render(
     directives: &DirectiveLinks,
 ) -> Result<RenderedPage, String> {
     let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH;
-    let events: Vec<Event> = Parser::new_ext(&source.text, options).collect();
+    let mut events: Vec<Event> = Parser::new_ext(&source.text, options).collect();
     let mut page = RenderedPage {
         title: source.place.clone(),
         body: String::new(),
@@ -55,7 +55,7 @@ pub(crate) fn render(
     if let Some(first) = page.sections.first() {
         page.title.clone_from(&first.title);
     }
-    let events = rewritten(events, source, sources, &mut page)?;
+    rewrite(&mut events, source, sources, &mut page)?;
     let events = coloured(events, source, directives);
     html::push_html(&mut page.body, events.into_iter());
     // A wide table scrolls by itself, not with the page.
@@ -126,78 +126,39 @@ fn unique_anchor(title: &str, taken: &mut BTreeMap<String, usize>) -> String {
     }
 }
 
-/// With anchors, and links as they are in the site.
-fn rewritten<'a>(
-    events: Vec<Event<'a>>,
+/// Adds anchors, and makes links what they are in the site.
+fn rewrite(
+    events: &mut [Event],
     source: &SourceFile,
     sources: &[SourceFile],
     page: &mut RenderedPage,
-) -> Result<Vec<Event<'a>>, String> {
-    let mut out = Vec::with_capacity(events.len());
+) -> Result<(), String> {
     let mut heading = 0;
     let mut text_of: Option<usize> = None;
     for event in events {
-        out.push(match event {
-            Event::Start(Tag::Heading {
-                level,
-                classes,
-                attrs,
-                ..
-            }) => {
-                let id = page.sections[heading].anchor.clone();
+        match event {
+            Event::Start(Tag::Heading { id, .. }) => {
+                *id = Some(page.sections[heading].anchor.clone().into());
                 heading += 1;
-                Event::Start(Tag::Heading {
-                    level,
-                    id: Some(id.into()),
-                    classes,
-                    attrs,
-                })
             }
-            Event::Start(Tag::Link {
-                link_type,
-                dest_url,
-                title,
-                id,
-            }) => {
+            Event::Start(Tag::Link { dest_url, .. }) => {
                 let before = page.links.len();
-                let dest_url = address(&dest_url, source, sources, page)?;
+                *dest_url = address(dest_url, source, sources, page)?;
                 text_of = (page.links.len() > before).then_some(before);
-                Event::Start(Tag::Link {
-                    link_type,
-                    dest_url,
-                    title,
-                    id,
-                })
             }
-            Event::Start(Tag::Image {
-                link_type,
-                dest_url,
-                title,
-                id,
-            }) => {
-                let dest_url = address(&dest_url, source, sources, page)?;
-                Event::Start(Tag::Image {
-                    link_type,
-                    dest_url,
-                    title,
-                    id,
-                })
+            Event::Start(Tag::Image { dest_url, .. }) => {
+                *dest_url = address(dest_url, source, sources, page)?;
             }
-            Event::End(TagEnd::Link) => {
-                text_of = None;
-                Event::End(TagEnd::Link)
-            }
+            Event::End(TagEnd::Link) => text_of = None,
             Event::Text(text) => {
                 if let Some(link) = text_of.and_then(|at| page.links.get_mut(at)) {
-                    link.1.push_str(&text);
+                    link.1.push_str(text);
                 }
-                Event::Text(text)
             }
-            // What is written as HTML in a page is a comment for those who edit it, or a picture.
-            other => other,
-        });
+            _ => {}
+        }
     }
-    Ok(out)
+    Ok(())
 }
 
 /// A link of a page, in the site.

@@ -9,11 +9,13 @@ use proto::message::Method;
 use super::cache_settings::{CacheChoice, CacheCondition, CacheSettings};
 use super::cache_status::UpstreamCacheStatus;
 use super::cached_protocol::CachedProtocol;
+use super::cluster_answer::answer_nothing;
 use super::decide::RequestTerms;
 use super::invalidate::purge_by_key;
 use super::key::{HEAD_ONLY, key_text};
 use super::lookup::CacheRequest;
 use super::zone::{CacheZone, CacheZones};
+use crate::cluster::is_of_member;
 use crate::ledger::CacheTier;
 use crate::module::{HandlerOutcome, HandlerStep};
 use crate::request::{Request, RequestPurpose};
@@ -26,6 +28,9 @@ pub fn serve_cached<'a>(
     source: &'static CachedProtocol,
 ) -> HandlerStep<'a> {
     if !settings.cache.is_on() {
+        if is_of_member(request) {
+            return answer_nothing(request).into();
+        }
         return go_past(request, source);
     }
     // Read once: everything up to the first wait is decided on this time.
@@ -134,12 +139,18 @@ impl CacheAdmission {
                 ..RequestTerms::default()
             },
             is_bypassed: false,
+            cluster: None,
             known_marker: None,
             source,
             store,
             settings,
         };
         request.ledger.cache = Some(Arc::clone(&cache));
+        if is_of_member(request)
+            && let Some(refused) = cache_request.refuse_other_key(request)
+        {
+            return CacheAdmission::Answered(refused);
+        }
         if purpose == CachePurpose::Invalidate {
             return CacheAdmission::Invalidating(Box::new(cache_request));
         }

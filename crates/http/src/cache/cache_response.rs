@@ -14,6 +14,7 @@ use super::cached_protocol::CachedProtocol;
 use super::fetch_fields::FetchFields;
 use super::first_client::FirstClientSlot;
 use super::stored_head::{StoredHead, StoredKind};
+use crate::cluster::{ObjectField, RESPONSE_FIELD, is_of_member};
 use crate::content_identity::{ContentIdentity, FillingContent, StoredContent};
 use crate::ledger::LedgerPhase;
 use crate::module::HandlerOutcome;
@@ -76,13 +77,17 @@ impl CacheResponse<'_> {
         if self.stored.kind == StoredKind::Error {
             return HandlerOutcome::Status(self.stored.head.status);
         }
-        if let Some(outcome) = self.copy_head(request) {
+        if is_of_member(request) {
+            self.copy_head_for_member(request);
+            self.allow_ranges(request);
+        } else if let Some(outcome) = self.copy_head(request) {
             return outcome;
+        } else {
+            if self.is_stored() {
+                self.add_age(request);
+            }
+            self.add_cache_status(request);
         }
-        if self.is_stored() {
-            self.add_age(request);
-        }
-        self.add_cache_status(request);
         let out = &mut request.out;
         (out.content_length, out.body) = match self.stored.kind {
             StoredKind::HeadOnly => (
@@ -142,13 +147,18 @@ impl CacheResponse<'_> {
         out.reason.clone_from(&stored.reason);
         // What depends on a response's length, such as `gzip_min_length`, must not differ between a hit and a miss.
         out.transforms.unannounced_length = !stored.head.fields.has(KnownField::ContentLength);
+        self.allow_ranges(request);
+        None
+    }
+
+    fn allow_ranges(&self, request: &mut Request) {
+        let (stored, out) = (self.stored, &mut request.out);
         // A stored body can be sent in any order, unless the origin refuses ranges. A body that is still arriving may
         // be far from its last part, so as in nginx several ranges are not served from it.
         out.transforms.single_range = !self.is_stored();
         let refused = stored.head.fields.get_known(KnownField::AcceptRanges);
         out.transforms.ranges = !refused.is_some_and(|value| value.eq_ignore_ascii_case(b"none"));
         make_ranges(request);
-        None
     }
 
     /// `Age`, and the date that it counts from: the origin's, in place of this server's (RFC 9111, section 5.1).
@@ -236,6 +246,11 @@ pub(super) fn respond_unshared(
     record.cache = Some(status);
     let code = record.head.status;
     let reason = reason_of(request, settings);
+    if is_of_member(request) {
+        let mut field = Vec::new();
+        ObjectField::Private.write(&mut field);
+        return exchange.respond_to_member(request, (RESPONSE_FIELD, &field));
+    }
     let outcome = exchange.respond(request);
     // If the fetch replaced the client's conditions and range, the origin has not judged them, so it is done here.
     request.out.transforms.unconditional &= request.state::<FetchFields>().is_none();

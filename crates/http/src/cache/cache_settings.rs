@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base::ByteSlice as _;
 use conf::Expression;
+use net::cluster::Cluster;
 use proto::caching::StoringRules;
 use proto::message::Method;
 
@@ -25,6 +26,8 @@ pub struct CacheCondition {
 pub struct CacheSettings {
     /// Which cache the location uses, if any.
     pub cache: CacheChoice,
+    /// The cluster whose members fetch for each other.
+    pub cluster: Option<Arc<Cluster>>,
     /// The key; `None`: the protocol's own.
     pub key: Option<Expression>,
     /// Lifetimes in seconds for responses that declare none themselves; `None` as status is `any`.

@@ -35,6 +35,7 @@ use super::partial_content::{FetchedPart, PartRefusal, PartialContent};
 use super::ranges::{first_byte, is_begun_by, range_wanted, wanted_part};
 use super::stored_head::StoredHead;
 use super::storing;
+use crate::cluster::is_of_member;
 use crate::ledger::{CacheTier, FillRole, LedgerPhase};
 use crate::module::HandlerOutcome;
 use crate::request::Request;
@@ -200,6 +201,7 @@ impl CacheRequest {
             }
             now_ms = rt::wall_millis();
         }
+        self.join_cluster(request);
         if self.is_bypassed {
             return self.go_past(request, FoundEntry::Bypassed, now_ms).await;
         }
@@ -310,6 +312,11 @@ impl CacheRequest {
             // Taken out, because following a fill takes the follower itself. If nothing does, it is dropped before
             // this function returns: the fill's writer waits for a follower that does not read.
             let running = input.fill.running.take();
+            if is_of_member(request)
+                && let Some(refused) = self.refuse_member(request, action, running.as_ref())
+            {
+                return StartedAction::Answered(refused);
+            }
             match (action, running) {
                 (CacheAction::GatewayTimeout, _) => {
                     return StartedAction::Answered(HandlerOutcome::Status(504));
@@ -409,14 +416,15 @@ impl CacheRequest {
         };
         // A separate fetch does not ask what is in progress, and cannot be refused.
         if sharing == FetchSharing::Apart {
-            let (writer, follower) = self.store.start_fill(&input.at.key, input.now_ms);
+            let (key, now_ms) = (&input.at.key, input.now_ms);
+            let (writer, follower) = self.store.start_fed(self.feed(), key, now_ms);
             return BegunFill::Fill(writer, follower);
         }
         let key = &input.at.key;
-        match self
-            .store
-            .join_or_start_fill(key, coverage, input.seen, input.now_ms)
-        {
+        let started =
+            self.store
+                .join_or_start_fed(self.feed(), (key, coverage), input.seen, input.now_ms);
+        match started {
             FillStart::Started(writer, follower) => {
                 // As soon as the head of such a fetch arrives, its fill moves to the byte range that the head names,
                 // and cannot be found by the words any more. If that happened since the lookup, there is a part to
@@ -584,7 +592,8 @@ impl CacheRequest {
                 // `…_cache_lock_age`: the fill is regarded as stuck. Requests that arrive from now on join this newer
                 // one.
                 let FollowedFill { status, stale, .. } = fill;
-                let (writer, follower) = self.store.start_fill(&at.key, rt::wall_millis());
+                let now_ms = rt::wall_millis();
+                let (writer, follower) = self.store.start_fed(self.feed(), &at.key, now_ms);
                 let fetch = CacheFetch::of_whole(self, request, at, stale.clone());
                 let own = FollowedFill {
                     follower,

@@ -6,12 +6,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bstr::BString;
-use cache::{CacheKey, CacheStore, CachedObject, FillFollower};
+use cache::{CacheKey, CacheStore, CachedObject, FeedMark, FillFollower};
 use proto::Fields;
 use proto::caching::{self, Freshness, ReuseDecision};
 use proto::message::{Method, ResponseHead};
 
 use super::cached_protocol::CachedProtocol;
+use super::cluster_fetch::MemberTries;
 use super::fetch_fields::FetchFields;
 use super::fetch_verdict::MissingAnswer;
 use super::first_client::FirstClientSlot;
@@ -89,6 +90,10 @@ pub(super) struct CacheFetch {
     pub(super) born: u64,
     /// The length that the response announced.
     pub(super) framed: ContentLength,
+    /// The members of the cluster that are asked before the origin.
+    pub(super) members: MemberTries,
+    /// Whether the fill waits for one of them; `None` before there is a fill.
+    pub(super) feed: Option<FeedMark>,
 }
 
 impl Drop for CacheFetch {
@@ -131,6 +136,8 @@ impl CacheFetch {
             times: ExchangeTimes::default(),
             born: 0,
             framed: ContentLength::Unknown,
+            members: MemberTries::of_request(cache_request),
+            feed: None,
         }
     }
 
@@ -156,8 +163,11 @@ impl CacheFetch {
         CacheFetch::new(cache_request, request, at, stale, ask)
     }
 
-    /// Asks the origin, and waits for the head of the response.
+    /// Asks the origin, or the member of the cluster that asks it for all, and waits for the head of the response.
     pub(super) async fn exchange_with_origin(&mut self) -> Result<Box<Exchange>, NoResponse> {
+        if let Some(exchange) = self.ask_members().await {
+            return Ok(exchange);
+        }
         let (exchange, times) = timed_exchange(&mut self.request, self.source, false).await?;
         self.times = times;
         Ok(exchange)

@@ -27,7 +27,7 @@ use super::fetch::CacheFetch;
 use super::fetch_fields::FetchFields;
 use super::ranges::{is_requested_part, strong_validator};
 use super::stored_head::StoredHead;
-use crate::response_body::{BodyChunk, ResponseBody};
+use crate::response_body::BodyChunk;
 
 use crate::upstream::{ContentLength, Exchange, RetryReasons};
 
@@ -58,6 +58,10 @@ struct ArrivingContent<'a> {
     framed: ContentLength,
     resumes: u32,
     repeated: bool,
+    /// It came from a member of the cluster, which may frame it in another way than the origin does.
+    was_copy: bool,
+    /// What comes is stored, and not only passed on.
+    keeps: bool,
     /// The earlier bytes, while a repeated response is being compared with them.
     comparing: Option<RepeatComparison>,
 }
@@ -92,8 +96,9 @@ impl CacheFetch {
         end: u64,
     ) {
         let mut content = self.describe(stored, length, end);
+        content.keeps = self.members.keeps();
         loop {
-            let bytes = match ResponseBody::next_of(&mut self.request).await {
+            let bytes = match self.next_content().await {
                 // The repetition is shorter than what has already been stored.
                 None if content.comparing.is_some() => return writer.fail(FillFailure::Changed),
                 None => break,
@@ -140,6 +145,11 @@ impl CacheFetch {
             // A server may send more than the part that was asked for.
             let most = end.saturating_sub(writer.position());
             bytes.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+            // By now the key may be asked for often enough.
+            if !content.keeps && self.members.keeps() {
+                content.keeps = true;
+                writer.keep(true);
+            }
             // An error means that no client follows any more, and that the response cannot be stored: it was purged, or
             // does not fit.
             if writer.write(bytes).await.is_err() {
@@ -177,6 +187,8 @@ impl CacheFetch {
             framed: self.framed,
             resumes: 0,
             repeated: false,
+            was_copy: false,
+            keeps: true,
             comparing: None,
         }
     }
@@ -191,6 +203,7 @@ impl CacheFetch {
         // compared.
         content.comparing = None;
         content.resumes += 1;
+        content.was_copy |= self.members.is_reading();
         let repeats = !content.repeated && self.may_repeat(writer, content);
         // The rest is the cheaper question, and a 206 with a matching validator needs no comparison.
         if content.resumes <= RESUMES
@@ -263,8 +276,9 @@ impl CacheFetch {
         matches!(self.request.method, Method::Get | Method::Head)
             // A purge or a full disk may have removed the first bytes. Then there is nothing to compare with.
             && writer.follow_from_start().is_some()
-            && settings.next_upstream.permits_all(reason)
-            && settings.next_upstream_tries != 1
+            // These directives are about the origin, which has not failed if a member of the cluster has.
+            && (content.was_copy
+                || settings.next_upstream.permits_all(reason) && settings.next_upstream_tries != 1)
             && (limit == 0 || u128::from(took) < limit)
             // Without a validator, equality is only known after all earlier bytes have come again. That is tried up to
             // a size.
@@ -286,7 +300,7 @@ impl CacheFetch {
             && SAME
                 .iter()
                 .all(|known| head.fields.get_known(*known) == first.fields.get_known(*known))
-            && exchange.content_length() == content.framed
+            && (exchange.content_length() == content.framed || content.was_copy)
             // If the origin does not permit storing it any more, it may not be passed on to several clients either.
             && self.freshness_of(head.status, &head.fields).is_some();
         // Without the stored bytes, the repetition cannot be compared.

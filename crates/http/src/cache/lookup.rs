@@ -7,6 +7,7 @@
 //!
 //! At every step, completed fills come before the index: they are newer than what it has.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use cache::{
 use proto::caching;
 
 use super::cached_protocol::CachedProtocol;
+use super::cluster_fetch::ClusterPart;
 use super::decide::{self, RequestTerms};
 use super::stored_head::{
     ACCEPT_LANGUAGE, MarkerHead, StoredHead, values_by_language, variant_values,
@@ -38,6 +40,8 @@ pub(super) struct CacheRequest {
     pub(super) key_of_get: Option<CacheKey>,
     pub(super) terms: RequestTerms,
     pub(super) is_bypassed: bool,
+    /// What the cluster has to do with it, once that is known.
+    pub(super) cluster: Option<Rc<ClusterPart>>,
     /// The marker that a followed fetch turned out to bring. It may not be in the index yet.
     pub(super) known_marker: Option<VaryMarker>,
 }

@@ -11,9 +11,11 @@
 //!   invalidate          purges, and unsafe methods, which outdate what is stored
 //!   explained           what admission would decide, for `weir explain`
 //!   lookup              the keys of a request, and what is stored under them
+//!   cluster_answer      what another member of the cluster gets
 //!
 //! fetch                 a request of its own to the origin, in a task of its own
 //!   storing             from the response head into the store, as `fetch_verdict` says
+//!   cluster_fetch       the owner of the key in the cluster is asked before the origin
 //!   fetch_content       the body, and what happens if it breaks off
 //!   storable_response   whether a response may be stored
 //!
@@ -37,6 +39,8 @@ mod cache_response;
 mod cache_settings;
 mod cache_status;
 mod cached_protocol;
+mod cluster_answer;
+mod cluster_fetch;
 mod copy_head;
 mod decide;
 mod execute;

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use cache::{CachedObject, FillCoverage, FillFollower, FillStart, LookupResult};
+use cache::{CachedObject, FillCoverage, FillFeed, FillFollower, FillStart, LookupResult};
 use proto::KnownField;
 use proto::message::Method;
 use proto::range::SelectedRanges;
@@ -28,6 +28,7 @@ use super::lookup::{COMMIT_WAIT, CacheRequest, StorageKey};
 use super::ranges::{one_range, strong_validator, wanted_part, wanted_ranges};
 use super::stored_head::{StoredHead, StoredKind};
 use super::storing;
+use crate::cluster::is_of_member;
 use crate::module::HandlerOutcome;
 use crate::request::Request;
 use crate::response_body::{BodyChunk, BodyError, ResponseBody};
@@ -257,7 +258,14 @@ impl PartialContent {
         let (store, seen) = (&self.cache_request.store, object.seen_location());
         // Fills of parts are identified by their first byte, so clients that meet the same hole share one request.
         let part = FillCoverage::Part(begin);
-        match store.join_or_start_fill(&self.at.key, part, seen, now_ms) {
+        let feed = self.cache_request.feed();
+        match store.join_or_start_fed(feed, (&self.at.key, part), seen, now_ms) {
+            // A member that waits for this one must not wait for a third.
+            FillStart::Joined(follower)
+                if is_of_member(request) && follower.feed() == FillFeed::OtherCache =>
+            {
+                Err(PartRefusal::HitForMiss)
+            }
             FillStart::Joined(follower) => Ok(FetchedPart {
                 follower,
                 first_client: None,

@@ -9,9 +9,11 @@ use proto::KnownField;
 use proto::caching::{self, Freshness, ReceivedResponse, StoringRequest, StoringVerdict};
 use proto::message::ResponseHead;
 
+use super::cache_settings::CacheSettings;
 use super::fetch_verdict::{ReceivedContent, ResponseJudgement};
 use super::ranges::{is_begun_by, wanted_part};
 use super::stored_head::{StoredHead, StoredKind, head_of, with_date};
+use crate::cluster::PeerVerdict;
 use crate::request::Request;
 use crate::upstream::respond::is_buffered;
 use crate::upstream::{ContentLength, Exchange, SettingsRef};
@@ -69,6 +71,9 @@ pub(super) fn judge_storable(
         return StorableResponse::No { is_typical: false };
     }
     let cache = &settings.cache;
+    if let Some(verdict) = verdict_of_member(request, cache) {
+        return verdict;
+    }
     let asked = StoringRequest {
         // RFC 9111, section 3.5: a shared cache needs the origin's permission, unless the key keeps users apart.
         authorization: request.head.known(KnownField::Authorization).is_some()
@@ -94,6 +99,25 @@ pub(super) fn judge_storable(
                 why.reason_word()
             ));
             StorableResponse::No { is_typical: true }
+        }
+    }
+}
+
+/// The verdict of the member of the cluster that the response comes from, which has judged what the origin said.
+fn verdict_of_member(request: &mut Request, cache: &CacheSettings) -> Option<StorableResponse> {
+    match *request.state::<PeerVerdict>()? {
+        PeerVerdict::Unjudged => None,
+        PeerVerdict::Private => Some(StorableResponse::No { is_typical: true }),
+        PeerVerdict::Storable(freshness) => {
+            // What the request is refused for is known where the request is.
+            let is_refused = cache
+                .no_cache
+                .iter()
+                .any(|refusal| request.is_true(&refusal.value));
+            Some(match is_refused {
+                true => StorableResponse::No { is_typical: false },
+                false => StorableResponse::Yes(freshness),
+            })
         }
     }
 }

@@ -72,6 +72,7 @@ impl CacheFetch {
     /// Asks the origin, and does all that follows.
     async fn run(mut self, writer: FillWriter) {
         self.born = writer.born();
+        self.feed = Some(writer.feed());
         // Interim responses go to the client that started the fetch. Followers of a shared response get none.
         let slot = Rc::clone(&self.first_client);
         self.request.set_state(InterimRelay(Rc::new(move |bytes| {
@@ -348,6 +349,7 @@ impl CacheFetch {
             ..meta(&stored, Some(length), self.times.received_ms)
         };
         head.opaque = stored.encode();
+        // Whoever has most of an object keeps the rest of it too.
         // The end goes before the head: with the head, followers compute what they can get from this part.
         writer.ends_at(range.end);
         writer.start_storing(head);
@@ -379,6 +381,7 @@ impl CacheFetch {
             return self.release(writer, exchange);
         };
         brings.ends_at(range.end);
+        brings.keep(self.members.keeps());
         brings.head_as(key, self.described(&stored, &head.fields, Some(length)));
         tell(writer, FetchResult::FollowOther(Mutex::new(follower)));
         self.request.out.body = exchange.into_content(&mut self.request);
@@ -422,6 +425,7 @@ impl CacheFetch {
             },
         };
         let key = self.key_of(&mut stored);
+        writer.keep(self.members.keeps());
         writer.head_as(key, self.described(&stored, &head.fields, length));
         self.request.out.body = exchange.into_content(&mut self.request);
         if self.request.method != self.request.head.wire.method {

@@ -8,6 +8,7 @@ use proto::message::Method;
 
 use super::cache_response::respond_unshared;
 use super::cache_status::UpstreamCacheStatus;
+use super::cluster_fetch::MemberTries;
 use super::fetch::{CacheFetch, is_converted, timed_exchange};
 use super::fetch_fields::FetchFields;
 use super::fetch_verdict::{FetchedCoverage, StoreAction, on_judgement};
@@ -70,6 +71,8 @@ impl CacheRequest {
         let (writer, follower) = self.store.start_fill(&at.key, times.received_ms);
         let mut fetch = CacheFetch::new(self, request, at, None, FetchFields::default());
         fetch.times = times;
+        // It is fed by the origin from the beginning, and what breaks off continues there.
+        fetch.members = MemberTries::default();
         fetch.request.delivery.header_only = header_only;
         // The record moves to the fetch, which continues to write it; the first client's slot gets copies.
         fetch.request.upstream = std::mem::take(&mut request.upstream);

@@ -182,6 +182,16 @@ impl CacheZone {
             }
         }
     }
+
+    /// How often a request for a key has been counted.
+    pub(super) fn known_uses(&self, key: &[u8]) -> u64 {
+        let Some(opened) = self.opened.get() else {
+            return 0;
+        };
+        let hash = opened.hasher.hash_one(key);
+        let mut uses = opened.uses.lock();
+        uses.get(&hash).map_or(0, |count| u64::from(*count))
+    }
 }
 
 impl CacheZones {

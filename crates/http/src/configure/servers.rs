@@ -8,8 +8,11 @@ use conf::{
 };
 
 use super::builder::{HttpBuilder, SERVER_GROUP, close, open};
+use crate::cluster;
 use crate::core::{self, ServerConf};
-use crate::http_site::{HandshakeAbility, HttpPhaseHandlers, HttpServer, LocationKind, ServerId};
+use crate::http_site::{
+    HandshakeAbility, HttpPhaseHandlers, HttpServer, LocationKind, PhaseHandler, ServerId,
+};
 use crate::kept_servers::{self, KeptServer, OutsideServers, ServerTraces};
 use crate::listen;
 use crate::module::HttpPhase;
@@ -146,6 +149,11 @@ fn build_server(line: &mut DirectiveLine, parents: &mut BlockConfs) {
         .filter(|module| (module.enabled)(root));
     // Only the two phases before a location is chosen: the rest belongs to locations, the root location among them.
     let handlers = handlers.flat_map(|module| module.phases.iter().copied());
+    // First: nothing of the server runs for a request to the peer port that is not a member's.
+    let has_peer_port = core.listens.iter().any(|listen| listen.cluster.is_some());
+    let admits: Option<(HttpPhase, PhaseHandler)> =
+        has_peer_port.then_some((HttpPhase::PostRead, cluster::admit_member));
+    let handlers = admits.into_iter().chain(handlers);
     let phases = HttpPhaseHandlers::collect(
         handlers
             .filter(|(phase, _)| matches!(phase, HttpPhase::PostRead | HttpPhase::ServerRewrite)),

@@ -40,7 +40,8 @@ pub(super) fn pass_on(
     // A client of HTTP/1.0 does not know them (RFC 9110, section 15.2). Subrequests have no response head of their own.
     let has_client = match request.flow.purpose {
         RequestPurpose::Response => true,
-        RequestPurpose::PostAction => false,
+        // A member of the cluster relays no interim responses: its client may be one that joined later.
+        RequestPurpose::PostAction | RequestPurpose::Member => false,
         RequestPurpose::Background => request.state::<InterimRelay>().is_some(),
     };
     let wanted =

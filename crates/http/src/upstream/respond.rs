@@ -38,7 +38,58 @@ const KEPT_BY_REDIRECT: [KnownField; 5] = [
     KnownField::AcceptRanges,
 ];
 
+/// Makes a head as it is the head for a member of a cluster, which has the same directives to apply to it.
+pub(crate) fn copy_whole_head(request: &mut Request, head: &ResponseHead) {
+    let out = &mut request.out;
+    out.status = head.status;
+    out.is_upstream_status = true;
+    let usual = proto::status::reason(head.status).as_bytes();
+    out.reason = match head.status_text().get(4..) {
+        Some(reason) if reason != usual => Some(reason.into()),
+        _ => None,
+    };
+    for (known, name, value) in head.fields.iter_known() {
+        match known {
+            KnownField::ContentLength
+            | KnownField::TransferEncoding
+            | KnownField::Connection
+            | KnownField::KeepAlive => {}
+            KnownField::ContentType => request.out.set_content_type(value),
+            KnownField::LastModified => copy_last_modified(request, name, value),
+            KnownField::Etag => request.out.new_etag().extend_from_slice(value),
+            _ => request.out.fields.push_spelled(known, name, value),
+        }
+    }
+    // What the origin did not say is not said in its name.
+    request.out.omitted = OmittedFields {
+        server: !head.fields.has(KnownField::Server),
+        date: !head.fields.has(KnownField::Date),
+        expires: true,
+    };
+    // The pace is the client's, who is at the other member.
+    request.delivery.limit_rate = Some(0);
+}
+
 impl Exchange {
+    /// Makes the upstream's response the answer to a member of a cluster, with a field for it.
+    pub(crate) fn respond_to_member(
+        self: Box<Self>,
+        request: &mut Request,
+        (name, value): (&[u8], &[u8]),
+    ) -> HandlerOutcome {
+        let head = Arc::clone(&request.upstream.get_or_make().head);
+        copy_whole_head(request, &head);
+        request.out.fields.push(name, value);
+        request.out.content_length = match self.protocol.content_length() {
+            ContentLength::Known(length) => Some(length),
+            ContentLength::None => announced_length(&head),
+            ContentLength::Unknown => None,
+        };
+        request.out.transforms.unconditional = true;
+        request.out.body = self.into_content(request);
+        HandlerOutcome::Respond
+    }
+
     /// Makes the upstream's response `request.out`.
     pub fn respond(mut self: Box<Self>, request: &mut Request) -> HandlerOutcome {
         let head = Arc::clone(&request.upstream.get_or_make().head);

@@ -139,6 +139,35 @@ impl SettingsRef {
     }
 }
 
+impl SettingsRef {
+    /// The settings for an exchange with a member of a cluster instead of the origin. `budget`: within this time it has to
+    /// take the connection. How long it may take for an answer is how long the origin behind it may take; whether it is there
+    /// at all is watched elsewhere.
+    pub(crate) fn for_member(&self, budget: Duration) -> SettingsRef {
+        /// The member gives the origin up first, and tries others.
+        const LONGER: u32 = 4;
+        /// Room for what the member adds to a head that has filled the buffer of its own, in bytes.
+        const ADDED: u64 = 1024;
+        let own = &**self;
+        let settings = UpstreamSettings {
+            bind: None,
+            connect_timeout: budget,
+            read_timeout: own.read_timeout.saturating_mul(LONGER),
+            next_upstream: RetryReasons::ERROR,
+            next_upstream_tries: 1,
+            next_upstream_timeout: Duration::ZERO,
+            buffer_size: own.buffer_size + ADDED,
+            limit_rate: None,
+            store: UpstreamStore::Off,
+            ..own.clone()
+        };
+        SettingsRef {
+            changed: Some(Rc::new(settings)),
+            ..self.clone()
+        }
+    }
+}
+
 impl Deref for SettingsRef {
     type Target = UpstreamSettings;
 

@@ -13,6 +13,7 @@ mod cache_path;
 mod cache_purge;
 mod charset;
 mod client_scope;
+mod cluster;
 mod compressed_copies;
 mod dav;
 #[cfg(feature = "debug-stall")]
@@ -86,6 +87,7 @@ pub static MODULES: &[&::http::HttpModule] = &[
     &secure_link::MODULE,
     // Upstream groups and caches.
     &upstream::MODULE,
+    &cluster::MODULE,
     &cache_path::MODULE,
     &health_check::MODULE,
     // Tracing comes before all that can change a request or answer it.

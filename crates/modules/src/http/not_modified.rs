@@ -19,6 +19,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     name: "not_modified",
     doc: "Handles conditional requests.",
     filter: Some(check_conditions),
+    filters_for_members: true,
     explain: http::module::ModuleExplain::Runs(&[]),
     ..HttpModule::EMPTY
 };

@@ -23,6 +23,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     name: "range",
     doc: "Serves byte ranges.",
     filter: Some(apply_ranges),
+    filters_for_members: true,
     explain: http::module::ModuleExplain::Runs(&[]),
     ..HttpModule::EMPTY
 };

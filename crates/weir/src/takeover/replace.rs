@@ -73,7 +73,7 @@ impl Replacement<'_> {
         if read_pid(self.pid_path) != Some(self.master) {
             return Err(format!("{shown} does not name the process {}", self.master));
         }
-        if old_path(self.pid_path).exists() {
+        if old_path(self.pid_path).exists() && !self.is_former_finishing() {
             return Err(format!(
                 "{shown}.oldbin is there: another upgrade has not ended"
             ));
@@ -109,6 +109,13 @@ impl Replacement<'_> {
             master: new,
             is_old_gone: gone.is_some(),
         })
+    }
+
+    /// Whether the server of an earlier upgrade has nothing left but the requests that it had then. The return must not wait for
+    /// them, and it does not need to: the file with its number is only written over.
+    fn is_former_finishing(&self) -> bool {
+        let former = read_pid(&old_path(self.pid_path));
+        former.is_some_and(|former| former != self.master && !has_worker(former))
     }
 
     /// Waits until the pid file names another living process.

@@ -12,6 +12,7 @@ use http::cache::{CacheChoice, CacheCondition, CacheZones, StatusHeader};
 use http::upstream::RetryReasons;
 use http::upstream::UpstreamSettings;
 use http::upstream::upstream_settings::UpstreamStore;
+use net::cluster::Clusters;
 use proto::KnownField;
 use proto::caching::{HeuristicLifetime, StoringRules};
 use proto::message::Method;
@@ -46,11 +47,12 @@ pub(super) static ROWS: DirectiveTable<UpstreamSettings> = DirectiveTable::new(&
     row(
         // A `*_cache_path` defines a cache for all protocols, not only for the one of its prefix.
         "cache",
-        "zone | off",
+        "zone [cluster=name] | off",
         Some("off"),
         "The cache to use, by the name of its `keys_zone`. May contain variables; `off` and an empty value disable \
-         caching.",
-        Setter::Custom(Arity::ONE, RepeatRule::Once, cache),
+         caching. With `cluster`, what is not in the cache is asked of the member of the `cluster` that owns its key, so \
+         that the origin is asked once for all members.",
+        Setter::Custom(Arity::between(1, 2), RepeatRule::Once, cache),
     ),
     row(
         // Only `proxy_cache` has a default, the URL that is requested.
@@ -328,6 +330,15 @@ pub(super) fn finish(conf: &mut UpstreamSettings, prefix: &str, level: &mut Bloc
 
 /// Reads `…_cache`.
 fn cache(conf: &mut UpstreamSettings, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
+    conf.cache.cluster = None;
+    if line.args().len() == 2 {
+        let name = line.text(1).strip_prefix(b"cluster=").unwrap_or_default();
+        if name.is_empty() || line.text(0) == "off" {
+            return Err(line.invalid_parameter(1));
+        }
+        let name = name.as_bstr().to_owned();
+        conf.cache.cluster = Some(Clusters::refer_to_cluster(line, name.as_bstr()));
+    }
     if line.text(0) == "off" {
         conf.cache.cache = CacheChoice::Off;
         return Ok(());

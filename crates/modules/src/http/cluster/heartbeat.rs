@@ -1,0 +1,212 @@
+//! Which members answer: each is asked at short intervals, on a connection of its own.
+//!
+//! A member counts as gone when nothing has come from it for `budget`, or at once if it refuses connections. It counts as
+//! back after two answers in a row, so that one that only twitches takes no keys. The intervals are a quarter of the
+//! budget: a late answer is not a lost member.
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use host::error_log::{LogLevel, Logger};
+use net::cluster::{Cluster, ClusterMember, PeerClaim};
+use net::{ConnectSettings, Transport};
+use proto::message::Method;
+
+use crate::shared::http1_client::read_response;
+
+/// The answers in a row after which a member is back.
+const PASSES: u32 = 2;
+
+/// The path of the question. It is answered before a server looks at it, and shows in logs.
+const PATH: &str = "/.weir-cluster";
+
+/// Watches the members of a cluster, as they come and go.
+pub(super) fn watch_members(cluster: &Arc<Cluster>, log: Logger) -> rt::JoinHandle<()> {
+    let cluster = Arc::clone(cluster);
+    rt::spawn_handle("cluster members", async move {
+        let mut watched: HashMap<SocketAddr, (Arc<ClusterMember>, rt::JoinHandle<()>)> =
+            HashMap::new();
+        loop {
+            let Some((settings, state)) = cluster.running() else {
+                return;
+            };
+            let view = state.view();
+            watched.retain(|_, (known, _)| {
+                view.members.iter().any(|member| Arc::ptr_eq(member, known))
+            });
+            for member in view.members.iter().filter(|member| !view.is_own(member)) {
+                watched.entry(member.address).or_insert_with(|| {
+                    let watch = MemberWatch {
+                        cluster: Arc::clone(&cluster),
+                        member: Arc::clone(member),
+                        log: log.clone(),
+                        last: rt::now(),
+                        passes: 0,
+                    };
+                    let task = rt::spawn_handle("cluster member", watch.run());
+                    (Arc::clone(member), task.abort_on_drop())
+                });
+            }
+            rt::sleep(settings.budget).await;
+        }
+    })
+}
+
+/// What is known of one member.
+struct MemberWatch {
+    cluster: Arc<Cluster>,
+    member: Arc<ClusterMember>,
+    log: Logger,
+    /// When it last answered.
+    last: Instant,
+    passes: u32,
+}
+
+/// How a question ended.
+enum PingEnd {
+    Answered,
+    /// There is nobody at the address.
+    Refused,
+    /// The connection ended, or what came was no answer.
+    Failed,
+}
+
+impl MemberWatch {
+    async fn run(mut self) {
+        let Some(settings) = self.cluster.settings() else {
+            return;
+        };
+        let budget = settings.budget;
+        let interval = budget / 4;
+        let mut connection = None;
+        loop {
+            let end = match self.member.answers() {
+                true => self.last + budget,
+                false => rt::now() + budget,
+            };
+            let left = end.saturating_duration_since(rt::now());
+            let asked = rt::timeout(left, self.ask(&mut connection, budget)).await;
+            match asked {
+                Ok(PingEnd::Answered) => self.note_answer(),
+                Ok(PingEnd::Refused) => {
+                    connection = None;
+                    self.note_silence("refuses connections");
+                }
+                // A member that is reloaded closes its connections: the next question opens another one.
+                Ok(PingEnd::Failed) => {
+                    connection = None;
+                    self.passes = 0;
+                    if rt::now() >= self.last + budget {
+                        self.note_silence("gives no valid answer");
+                    }
+                }
+                Err(_) => {
+                    connection = None;
+                    self.note_silence("is silent");
+                }
+            }
+            rt::sleep(interval).await;
+        }
+    }
+
+    fn note_answer(&mut self) {
+        self.last = rt::now();
+        self.passes = self.passes.saturating_add(1);
+        if self.passes >= PASSES {
+            self.note(true, "answers again");
+        }
+    }
+
+    fn note_silence(&mut self, why: &str) {
+        self.passes = 0;
+        self.note(false, why);
+    }
+
+    /// Notes the state, and logs it if it is new.
+    fn note(&self, answers: bool, why: &str) {
+        let Some(state) = self.cluster.state() else {
+            return;
+        };
+        if state.note(&self.member, answers, rt::now()) {
+            let level = if answers {
+                LogLevel::Notice
+            } else {
+                LogLevel::Warn
+            };
+            self.log.log_plain(
+                level,
+                format_args!(
+                    "member {} of cluster \"{}\" {why}",
+                    self.member.name,
+                    self.cluster.name()
+                ),
+            );
+        }
+    }
+
+    async fn ask(&self, connection: &mut Option<Transport>, budget: Duration) -> PingEnd {
+        // What the connection was closed for does not count before a new one has failed as well.
+        if let Some(stream) = connection
+            && self.ask_on(stream).await
+        {
+            return PingEnd::Answered;
+        }
+        let options = ConnectSettings {
+            timeout: budget,
+            ..ConnectSettings::default()
+        };
+        let stream = match net::connect(&self.member.address.into(), &options).await {
+            Ok(stream) => Transport::plain(stream),
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => return PingEnd::Refused,
+            Err(_) => return PingEnd::Failed,
+        };
+        let answered = self.ask_on(&stream).await;
+        *connection = answered.then_some(stream);
+        match answered {
+            true => PingEnd::Answered,
+            false => PingEnd::Failed,
+        }
+    }
+
+    /// Asks on a connection; whether there was an answer.
+    async fn ask_on(&self, stream: &Transport) -> bool {
+        let request = self.question();
+        if stream.write_all(&request).await.is_err() {
+            return false;
+        }
+        let answer = read_response(stream, Method::Get, 0).await;
+        answer.is_ok_and(|(head, _)| head.status == 204)
+    }
+
+    fn question(&self) -> Vec<u8> {
+        let (name, host) = (self.cluster.name(), self.member.name.as_bytes());
+        let mut request = format!(
+            "GET {PATH} HTTP/1.1\r\nHost: {}\r\nWeir-Cluster: ",
+            self.member.name
+        );
+        let mut line = Vec::new();
+        if let Some((settings, state)) = self.cluster.running() {
+            let view = state.view();
+            let claim = PeerClaim {
+                hop: 0,
+                epoch: view.epoch,
+                from: view.own.as_ref().map(|own| own.address),
+                key: [0; 16],
+                client: None,
+                is_secure: false,
+                only_stored: false,
+            };
+            let asked = [b"GET", host, PATH.as_bytes()];
+            settings
+                .token
+                .sign(name, &claim, asked, rt::wall_millis(), &mut line);
+        }
+        // The line is made of the name of the cluster, numbers and addresses.
+        request.push_str(&String::from_utf8_lossy(&line));
+        request.push_str("\r\n\r\n");
+        request.into_bytes()
+    }
+}
