@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::cache_response::CacheResponse;
 use super::decide::CacheAction;
 use super::lookup::CacheRequest;
-use crate::cluster::{ObjectField, RESPONSE_FIELD, claim_of};
+use crate::cluster::{ObjectField, RESPONSE_FIELD, claim_of, is_of_member};
 use crate::module::HandlerOutcome;
 use crate::request::Request;
 use crate::response_body::ResponseBody;
@@ -60,6 +60,9 @@ impl CacheRequest {
         action: CacheAction,
         running: Option<&FillFollower>,
     ) -> Option<HandlerOutcome> {
+        if !is_of_member(request) {
+            return None;
+        }
         let claim = claim_of(request)?;
         let part = self.cluster.as_ref()?;
         let other = part

@@ -35,7 +35,6 @@ use super::partial_content::{FetchedPart, PartRefusal, PartialContent};
 use super::ranges::{first_byte, is_begun_by, range_wanted, wanted_part};
 use super::stored_head::StoredHead;
 use super::storing;
-use crate::cluster::is_of_member;
 use crate::ledger::{CacheTier, FillRole, LedgerPhase};
 use crate::module::HandlerOutcome;
 use crate::request::Request;
@@ -312,9 +311,7 @@ impl CacheRequest {
             // Taken out, because following a fill takes the follower itself. If nothing does, it is dropped before
             // this function returns: the fill's writer waits for a follower that does not read.
             let running = input.fill.running.take();
-            if is_of_member(request)
-                && let Some(refused) = self.refuse_member(request, action, running.as_ref())
-            {
+            if let Some(refused) = self.refuse_member(request, action, running.as_ref()) {
                 return StartedAction::Answered(refused);
             }
             match (action, running) {
