@@ -15,6 +15,7 @@ mod crowd;
 mod disk;
 mod h2o;
 mod hostile;
+mod http3;
 mod loop_device;
 mod lua;
 mod machine;
@@ -127,12 +128,32 @@ const EXPERIMENTS: &[(&str, &str, Experiment)] = &[
         "S4: a good client and the server's memory during HTTP/2 attacks, compared with nginx",
         hostile::run,
     ),
+    (
+        "http3",
+        "CPU time per request and per gigabyte over HTTP/3, compared with nginx and with quinn-proto alone; memory of idle connections",
+        http3::run,
+    ),
+    (
+        "http3-path",
+        "goodput over long paths that lose packets, HTTP/3 beside HTTP/2, compared with nginx; root",
+        http3::path::run,
+    ),
+    (
+        "http3-life",
+        "HTTP/3 connections during reloads, upgrades and changes of address, idle ones' memory, and floods, compared with nginx",
+        http3::life::run,
+    ),
 ];
 
 type Tool = fn(&Bench, &mut Flags) -> Outcome;
 
 /// What measures, but makes no part of the report.
 const TOOLS: &[(&str, &str, Tool)] = &[
+    (
+        "http3-floor",
+        "a server that is quinn-proto alone, for http3",
+        http3::floor::run,
+    ),
     (
         "cache-tests",
         "the public conformance suite of HTTP caches; needs node",
@@ -147,6 +168,7 @@ const TOOLS: &[(&str, &str, Tool)] = &[
 
 const HELP: &str = "\
 usage: weir-bench [EXPERIMENT] [flags]      without a name: all, and a report
+       weir-bench page --keep FOLDER       writes the page of kept figures once more
 
   --nginx PATH     nginx to compare with (/usr/sbin/nginx)
   --haproxy PATH   HAProxy to compare with (/usr/sbin/haproxy)
@@ -183,12 +205,18 @@ fn main() -> ExitCode {
     }
 }
 
+/// Shows all flags. A reader that has seen enough (`| head`) is no error.
 fn help() {
-    println!("{HELP}");
+    let mut out = std::io::stdout().lock();
+    let _reader_has_left = write_help(&mut out);
+}
+
+fn write_help(out: &mut impl std::io::Write) -> std::io::Result<()> {
+    writeln!(out, "{HELP}")?;
     let experiments = EXPERIMENTS.iter().map(|(name, what, _)| (name, what));
     let tools = TOOLS.iter().map(|(name, what, _)| (name, what));
     for (name, what) in experiments.chain(tools) {
-        println!("  {name:<12} {what}");
+        writeln!(out, "  {name:<12} {what}")?;
     }
     for (title, flags) in [
         ("restart", restart::FLAGS),
@@ -201,8 +229,9 @@ fn help() {
         ("cache-tests", cache_tests::FLAGS),
         ("strace", strace::FLAGS),
     ] {
-        println!("\n{title}\n  {flags}");
+        writeln!(out, "\n{title}\n  {flags}")?;
     }
+    Ok(())
 }
 
 /// Runs all of it once more, in a network namespace where TCP is as wished: what the system has is not for a benchmark
@@ -225,6 +254,9 @@ fn run_apart(tcp: &str, name: Option<String>, flags: &mut Flags) -> Outcome {
 }
 
 fn run(name: Option<&str>, flags: &mut Flags) -> Outcome {
+    if name == Some("page") {
+        return page(flags);
+    }
     let tool = TOOLS.iter().find(|(tool, ..)| Some(*tool) == name);
     let experiment = EXPERIMENTS.iter().find(|(id, ..)| Some(*id) == name);
     if let Some(name) = name.filter(|_| tool.is_none() && experiment.is_none()) {
@@ -276,6 +308,15 @@ fn run(name: Option<&str>, flags: &mut Flags) -> Outcome {
     report.write(&figures, &page)?;
     println!("\nkept: {} and {}", figures.display(), page.display());
     Ok(())
+}
+
+/// Writes the page of a run that was kept, after a change of how it looks.
+fn page(flags: &mut Flags) -> Outcome {
+    let keep: String = flags.value("--keep", String::new())?;
+    flags.finish()?;
+    let folder = Path::new(&keep);
+    let figures = folder.join("figures.json");
+    Report::read(&figures)?.write(&figures, &folder.join("index.html"))
 }
 
 /// All experiments. What cannot be measured here is named in the report and stops nothing.

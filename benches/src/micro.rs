@@ -15,7 +15,7 @@ use xtask::{packages, shell};
 use crate::Bench;
 use crate::h2o::{self, H2O};
 use crate::report::{Cell, Goal, Row, Section, Table};
-use crate::server::{Contender, Folder, Placement, Server, names};
+use crate::server::{Contender, Folder, Placement, RequestCost, Server, both_times, names};
 use crate::wrk::Load;
 
 /// How clients come.
@@ -83,6 +83,10 @@ const ROWS: &[Measured] = &[
     row("P5", "10k", "/10k", 64, Clients::Kept, Some(0.70)),
     row("P5", "100k", "/100k", 64, Clients::Kept, None),
     row("P5", "4m", "/4m", 16, Clients::Kept, None),
+    row("", "1k-headers", "/headers/1k", 64, Clients::Kept, None),
+    row("", "1k-try-files", "/fallback/x", 64, Clients::Kept, None),
+    row("", "1k-limits", "/limits/1k", 64, Clients::Kept, None),
+    row("", "1k-auth-request", "/auth/1k", 64, Clients::Kept, None),
     row("P7", "close", "/return", 64, Clients::New, Some(0.95)),
     row(
         "P7",
@@ -107,6 +111,9 @@ const ROWS: &[Measured] = &[
     row("P9", "h2-4m", "/4m", 16, Clients::Http2, None),
 ];
 
+/// User time, as a part of nginx's.
+const USER_GOALS: &[(&str, f64)] = &[("return-64", 0.75), ("1k", 0.70), ("close", 1.0)];
+
 const FILES: &[(&str, usize)] = &[
     ("1k", 1 << 10),
     ("10k", 10 << 10),
@@ -121,11 +128,29 @@ http {
     access_log off;
     keepalive_requests 1000000000;
     open_file_cache max=1000;
+    limit_req_zone $binary_remote_addr zone=rates:1m rate=1000000r/s;
+    limit_conn_zone $binary_remote_addr zone=connections:1m;
     %%DIRECTIVES%%
     server {
         listen 127.0.0.1:%%PORT%% backlog=4096 %%LISTEN%%;
         root html;
         location = /return { return 200 \"%%TEXT%%\"; }
+        location /headers/ {
+            alias html/;
+            add_header X-Scheme $scheme;
+            add_header X-Server $host:$server_port;
+            add_header X-Method $request_method;
+            add_header X-Client $remote_addr;
+            add_header X-Path $uri;
+        }
+        location /fallback/ { try_files $uri $uri/index.html /1k; }
+        location /limits/ {
+            alias html/;
+            limit_req zone=rates burst=100000 nodelay;
+            limit_conn connections 10000;
+        }
+        location /auth/ { alias html/; auth_request /allowed; }
+        location = /allowed { internal; return 204; }
     }
 }
 ";
@@ -158,17 +183,7 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     if shell::is_installed(H2O) {
         contenders.push(Contender::new(H2O, Path::new(H2O), ""));
     }
-    let table = |title: &str, unit: &str| Table::beside_the_first(title, unit, names(&contenders));
-    let mut cpu = table(
-        "CPU time per request",
-        "µs of the server, ratio to nginx with sendfile",
-    );
-    let mut rate = table(
-        "Files through the wire",
-        "requests/s by one client core, ratio to the better mode of nginx",
-    );
-    let better = ["nginx, better of both", "weir, better of both"].map(str::to_owned);
-    rate.contenders.splice(0..0, better);
+    let mut tables = MicroTables::new(&contenders);
     let has_certificate = certificate(&folder.path);
     for measured in ROWS.iter().filter(|row| bench.wants(row.name)) {
         let needs_tls = measured.clients.speak_tls();
@@ -183,26 +198,8 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
             );
             continue;
         }
-        let (cpus, rates) = rounds(bench, measured, &contenders, &folder.path)?;
-        cpu.rows.push(Row {
-            score: measured.score.to_owned(),
-            name: measured.name.to_owned(),
-            goal: measured.goal.map(Goal::RatioAtMost),
-            cells: cpus.into_iter().map(Cell::of).collect(),
-        });
-        if LARGE.contains(&measured.name) {
-            let better = |one: usize| {
-                let both = rates[one].iter().zip(&rates[one + 1]);
-                both.map(|(one, other)| one.max(*other)).collect()
-            };
-            let both = [better(0), better(2)];
-            rate.rows.push(Row {
-                score: measured.score.to_owned(),
-                name: measured.name.to_owned(),
-                goal: Some(Goal::RatioAtLeast(1.0)),
-                cells: both.into_iter().chain(rates).map(Cell::of).collect(),
-            });
-        }
+        let (costs, rates) = rounds(bench, measured, &contenders, &folder.path)?;
+        tables.add(measured, &costs, rates);
     }
     Ok(Section {
         title: "What a request costs".to_owned(),
@@ -212,9 +209,67 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
              tls-handshake: the same with a full handshake (ECDSA P-256). h2: HTTP/2 with TLS, by h2load.",
             bench.server_cpu, bench.load_cpu, bench.seconds, bench.rounds
         ),
-        tables: vec![cpu, rate],
+        tables: vec![tables.cpu, tables.user, tables.rate],
         ..Section::default()
     })
+}
+
+/// The tables of the section.
+struct MicroTables {
+    cpu: Table,
+    user: Table,
+    rate: Table,
+}
+
+impl MicroTables {
+    fn new(contenders: &[Contender]) -> MicroTables {
+        let table =
+            |title: &str, unit: &str| Table::beside_the_first(title, unit, names(contenders));
+        let mut rate = table(
+            "Files through the wire",
+            "requests/s by one client core, ratio to the better mode of nginx",
+        );
+        let better = ["nginx, better of both", "weir, better of both"].map(str::to_owned);
+        rate.contenders.splice(0..0, better);
+        MicroTables {
+            cpu: table(
+                "CPU time per request",
+                "µs of the server, ratio to nginx with sendfile",
+            ),
+            user: table(
+                "User time per request",
+                "µs of the server outside of the kernel, ratio to nginx with sendfile",
+            ),
+            rate,
+        }
+    }
+
+    /// Adds the rows of a measurement.
+    fn add(&mut self, measured: &Measured, costs: &[Vec<RequestCost>], rates: Vec<Vec<f64>>) {
+        let (cpus, users): (Vec<_>, Vec<_>) = costs.iter().map(|costs| both_times(costs)).unzip();
+        let row = |score: &str, goal, samples: Vec<Vec<f64>>| Row {
+            score: score.to_owned(),
+            name: measured.name.to_owned(),
+            goal,
+            cells: samples.into_iter().map(Cell::of).collect(),
+        };
+        let cpu_goal = measured.goal.map(Goal::RatioAtMost);
+        self.cpu.rows.push(row(measured.score, cpu_goal, cpus));
+        let user_goal = USER_GOALS.iter().find(|(name, _)| *name == measured.name);
+        let score = user_goal.map_or("", |_| "N8");
+        let user_goal = user_goal.map(|(_, most)| Goal::RatioAtMost(*most));
+        self.user.rows.push(row(score, user_goal, users));
+        if LARGE.contains(&measured.name) {
+            let better = |one: usize| -> Vec<f64> {
+                let both = rates[one].iter().zip(&rates[one + 1]);
+                both.map(|(one, other)| one.max(*other)).collect()
+            };
+            let both = [better(0), better(2)];
+            let goal = Some(Goal::RatioAtLeast(1.0));
+            let samples = both.into_iter().chain(rates).collect();
+            self.rate.rows.push(row(measured.score, goal, samples));
+        }
+    }
 }
 
 /// A certificate for the servers; without the tool there is none.
@@ -240,21 +295,19 @@ fn certificate(folder: &Path) -> bool {
     shell::succeeds(&mut command)
 }
 
-type Samples = Vec<Vec<f64>>;
-
-/// For each contender the samples of all rounds: CPU time, requests per second.
+/// For each contender the samples of all rounds: the cost of a request, requests per second.
 fn rounds(
     bench: &Bench,
     measured: &Measured,
     contenders: &[Contender],
     folder: &Path,
-) -> Result<(Samples, Samples), String> {
-    let mut cpus = vec![Vec::new(); contenders.len()];
-    let mut rates = cpus.clone();
+) -> Result<(Vec<Vec<RequestCost>>, Vec<Vec<f64>>), String> {
+    let mut costs = vec![Vec::new(); contenders.len()];
+    let mut rates = vec![Vec::new(); contenders.len()];
     for _ in 0..bench.rounds {
         for (at, contender) in contenders.iter().enumerate() {
             let has_row = match contender.name.as_str() {
-                H2O => measured.path != "/return",
+                H2O => FILES.iter().any(|(name, _)| measured.path[1..] == **name),
                 WEIR_READ => LARGE.contains(&measured.name),
                 _ => true,
             };
@@ -262,21 +315,20 @@ fn rounds(
                 continue;
             }
             let server = start(bench, measured, contender, folder, at == 0)?;
-            let (cpu, rate) = once(bench, measured, &server)?;
-            cpus[at].push(cpu);
+            let (cost, rate) = once(bench, measured, &server)?;
+            costs[at].push(cost);
             rates[at].push(rate);
         }
     }
-    Ok((cpus, rates))
+    Ok((costs, rates))
 }
 
-/// One measurement: microseconds of CPU per request, and requests per second.
-fn once(bench: &Bench, measured: &Measured, server: &Server) -> Result<(f64, f64), String> {
+/// One measurement: the cost of a request, and requests per second.
+fn once(bench: &Bench, measured: &Measured, server: &Server) -> Result<(RequestCost, f64), String> {
     ask(bench, measured, server, 1)?;
-    let before = server.cpu_time();
+    let before = server.used_time();
     let (requests, rate) = ask(bench, measured, server, bench.seconds)?;
-    let used = server.cpu_time() - before;
-    Ok((used.as_secs_f64() * 1e6 / requests, rate))
+    Ok((server.used_time().per_request(before, requests), rate))
 }
 
 fn start(

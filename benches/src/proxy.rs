@@ -14,7 +14,9 @@ use xtask::packages;
 
 use crate::Bench;
 use crate::report::{Cell, Goal, Row, Section, Table};
-use crate::server::{Contender, Folder, Placement, Server, free_port, names};
+use crate::server::{
+    Contender, Folder, Placement, RequestCost, Server, both_times, free_port, names,
+};
 use crate::wrk::Load;
 
 /// Requests of which the origin's connections are counted.
@@ -111,20 +113,21 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
              Then the connections that the origin accepts for {REQUESTS} requests, with several loops.",
             bench.server_cpu, bench.load_cpu, bench.seconds, bench.rounds
         ),
-        tables: vec![
-            cpu_per_request(bench, &contenders, &folder.path, origin.port)?,
-            connections(bench, &contenders, &folder.path, origin.port)?,
-        ],
+        tables: {
+            let [cpu, user] = cost_per_request(bench, &contenders, &folder.path, origin.port)?;
+            let connections = connections(bench, &contenders, &folder.path, origin.port)?;
+            vec![cpu, user, connections]
+        },
         ..Section::default()
     })
 }
 
-fn cpu_per_request(
+fn cost_per_request(
     bench: &Bench,
     contenders: &[Contender],
     folder: &Path,
     origin: u16,
-) -> Result<Table, String> {
+) -> Result<[Table; 2], String> {
     let mut names = names(contenders);
     let has_haproxy = bench.haproxy.is_file();
     if has_haproxy {
@@ -140,22 +143,26 @@ fn cpu_per_request(
             last.push(measure(bench, &start_haproxy(bench, folder, origin)?)?);
         }
     }
-    Ok(Table {
-        title: "CPU time per proxied request".to_owned(),
+    let (cpu, user) = samples.iter().map(|costs| both_times(costs)).unzip();
+    let table = |title: &str, score: &str, goal, samples: Vec<Vec<f64>>| Table {
+        title: title.to_owned(),
         unit: "µs of the proxy, ratio to nginx".to_owned(),
-        contenders: names,
+        contenders: names.clone(),
         base: Some(0),
         rows: vec![Row {
-            score: "P6".to_owned(),
+            score: score.to_owned(),
             name: "1 KB".to_owned(),
-            goal: Some(Goal::RatioAtMost(0.8)),
+            goal: Some(Goal::RatioAtMost(goal)),
             cells: samples.into_iter().map(Cell::of).collect(),
         }],
-    })
+    };
+    Ok([
+        table("CPU time per proxied request", "P6", 0.8, cpu),
+        table("User time per proxied request", "N8", 0.85, user),
+    ])
 }
 
-/// Microseconds of CPU per request.
-fn measure(bench: &Bench, proxy: &Server) -> Result<f64, String> {
+fn measure(bench: &Bench, proxy: &Server) -> Result<RequestCost, String> {
     let load = |seconds| Load {
         cpus: Some(bench.load_cpu.clone()),
         connections: CLIENTS,
@@ -164,16 +171,16 @@ fn measure(bench: &Bench, proxy: &Server) -> Result<f64, String> {
         ..Load::default()
     };
     load(1).run()?;
-    let before = proxy.cpu_time();
+    let before = proxy.used_time();
     let report = load(bench.seconds).run()?;
-    let used = proxy.cpu_time() - before;
+    let after = proxy.used_time();
     if report.requests == 0.0 || report.failures > 0.0 {
         return Err(format!(
             "{} requests, {} failures",
             report.requests, report.failures
         ));
     }
-    Ok(used.as_secs_f64() * 1e6 / report.requests)
+    Ok(after.per_request(before, report.requests))
 }
 
 /// How many connections the origin accepts for so many requests, with several loops.

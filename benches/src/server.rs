@@ -187,6 +187,17 @@ impl Server {
         all.map(cpu_time).sum()
     }
 
+    /// What it has used so far.
+    pub(crate) fn used_time(&self) -> UsedTime {
+        let own = self.child.id();
+        let all = children_of(own).into_iter().chain([own]);
+        let ticks = all.filter_map(|pid| stat_field(pid, 14)).sum::<u64>();
+        UsedTime {
+            cpu: self.cpu_time(),
+            user: Duration::from_millis(ticks * 10),
+        }
+    }
+
     /// The largest memory that its processes ever had, in megabytes.
     pub(crate) fn peak_mb(&self) -> u64 {
         let of = |pid: &u32| {
@@ -246,6 +257,39 @@ pub(crate) fn children_of(parent: u32) -> Vec<u32> {
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|&pid| stat_field(pid, 4) == Some(u64::from(parent)))
         .collect()
+}
+
+/// The CPU time of a server, and the part of it outside of the kernel, whose part every server has.
+#[derive(Clone, Copy)]
+pub(crate) struct UsedTime {
+    pub(crate) cpu: Duration,
+    /// The kernel counts it in hundredths of a second.
+    pub(crate) user: Duration,
+}
+
+impl UsedTime {
+    /// The microseconds for one of so many requests since an earlier reading.
+    pub(crate) fn per_request(self, before: UsedTime, requests: f64) -> RequestCost {
+        let micros = |now: Duration, before: Duration| {
+            now.saturating_sub(before).as_secs_f64() * 1e6 / requests
+        };
+        RequestCost {
+            cpu: micros(self.cpu, before.cpu),
+            user: micros(self.user, before.user),
+        }
+    }
+}
+
+/// What a request costs a server, in microseconds.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct RequestCost {
+    pub(crate) cpu: f64,
+    pub(crate) user: f64,
+}
+
+/// The two columns of figures: CPU time, and user time.
+pub(crate) fn both_times(costs: &[RequestCost]) -> (Vec<f64>, Vec<f64>) {
+    costs.iter().map(|cost| (cost.cpu, cost.user)).unzip()
 }
 
 /// The CPU time that all threads of a process have used. `schedstat` counts nanoseconds; `stat`, which every kernel has,

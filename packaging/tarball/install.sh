@@ -61,6 +61,7 @@ if [ $service = yes ]; then
 fi
 put 755 "$here/weir" "$programs/weir"
 put 644 "$here/man/weir.8" "$prefix/share/man/man8/weir.8"
+put 644 "$here/man/weir.conf.5" "$prefix/share/man/man5/weir.conf.5"
 put 644 "$here/completions/weir.bash" "$prefix/share/bash-completion/completions/weir"
 put 644 "$here/completions/_weir" "$prefix/share/zsh/site-functions/_weir"
 put 644 "$here/completions/weir.fish" "$prefix/share/fish/vendor_completions.d/weir.fish"

@@ -36,7 +36,10 @@ fn blocks(page: &str, language: &str) -> Vec<String> {
         match (&mut block, line.strip_prefix("```")) {
             (Some(_), Some(_)) => found.extend(block.take()),
             (Some(text), None) => text.extend([line, "\n"]),
-            (None, Some(name)) if name == language => block = Some(String::new()),
+            // A file's name may follow; one that is broken on purpose is not read.
+            (None, Some(name)) if name == language || name == format!("{language} site.conf") => {
+                block = Some(String::new());
+            }
             (None, _) => {}
         }
     }
@@ -119,7 +122,7 @@ fn runs(line: &str) -> bool {
     let is_weir = command == "weir" || command == "target/release/weir";
     let system = words.iter().any(|word| word.starts_with("/etc/"));
     let first = words.first().map(String::as_str).unwrap_or_default();
-    let of_system = ["apt", "systemctl", "kill", "cat", "old=$(cat"];
+    let of_system = ["apt", "systemctl", "journalctl", "kill", "cat", "old=$(cat"];
     if of_system.contains(&command.as_str()) {
         // They change the machine that the packages are installed on.
         return true;

@@ -28,7 +28,7 @@ fn server(more: &str) -> Server {
 }
 
 /// What the worker has in memory, in bytes.
-fn memory(server: &Server) -> u64 {
+pub(crate) fn memory(server: &Server) -> u64 {
     let pid = Http3::connect(server).get("/pid").text();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the worker lives");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

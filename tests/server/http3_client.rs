@@ -61,6 +61,16 @@ impl Quic {
         client: &Client,
         name: &str,
     ) -> Result<Quic, String> {
+        Quic::connect_set(server, index, client, name, |_| {})
+    }
+
+    fn connect_set(
+        server: &Server,
+        index: usize,
+        client: &Client,
+        name: &str,
+        set: impl FnOnce(&mut quinn::ClientConfig),
+    ) -> Result<Quic, String> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -72,7 +82,9 @@ impl Quic {
         let (connection, endpoint) = runtime.block_on(async {
             let local = SocketAddr::from(([127, 0, 0, 1], 0));
             let mut endpoint = Endpoint::client(local).expect("there are ports");
-            endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(tls)));
+            let mut config = quinn::ClientConfig::new(Arc::new(tls));
+            set(&mut config);
+            endpoint.set_default_client_config(config);
             let connecting = endpoint.connect(address, name).expect("a host name");
             let connection = bounded(connecting)
                 .await
@@ -84,6 +96,15 @@ impl Quic {
             connection,
             endpoint,
         })
+    }
+
+    /// Connects to the first port with settings of `quinn`.
+    pub(crate) fn connect_with(
+        server: &Server,
+        client: &Client,
+        set: impl FnOnce(&mut quinn::ClientConfig),
+    ) -> Result<Quic, String> {
+        Quic::connect_set(server, 0, client, "localhost", set)
     }
 
     /// Resumes a session, and is ready before the handshake is complete; `None` if there is no session to resume.

@@ -3,6 +3,8 @@
 //! The oracle has no QUIC before 1.25, and Debian's none at all: these tests run on Weir alone.
 
 use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use weir_tests::{PATIENCE, Server, Signal, Site, http, skip_on_oracle, until};
@@ -217,7 +219,8 @@ fn another_binary_leaves_downloads_to_the_old_one_and_takes_new_clients() {
     let big = vec![b'x'; 1_000_000];
     let mut server =
         site("location / { return 200 $pid; } location /big { limit_rate 1m; root html; }")
-            .main("worker_processes 2;")
+            // Most loops of the old process have nothing left to do, and end while others still serve.
+            .main("worker_processes 4;")
             .file("html/big", &big)
             .start();
     let old = Http3::connect(&server).get("/").text();
@@ -364,6 +367,66 @@ fn retry_makes_clients_prove_their_address() {
     let answer = answer_to(&server, &initial_of(1));
     assert_eq!(answer.first().map(|byte| byte & 0xf0), Some(0xf0));
     assert!(answer.len() < 1200);
+}
+
+/// Remembers the tokens of a client as `quinn` does, and counts them.
+#[derive(Default)]
+struct CountedTokens {
+    kept: quinn::TokenMemoryCache,
+    stored: AtomicUsize,
+    used: AtomicUsize,
+}
+
+impl quinn::TokenStore for CountedTokens {
+    fn insert(&self, name: &str, token: bytes::Bytes) {
+        self.stored.fetch_add(1, Relaxed);
+        self.kept.insert(name, token);
+    }
+
+    fn take(&self, name: &str) -> Option<bytes::Bytes> {
+        let token = self.kept.take(name)?;
+        self.used.fetch_add(1, Relaxed);
+        Some(token)
+    }
+}
+
+#[test]
+fn a_client_that_returns_need_not_prove_its_address_again() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let server = site("quic_retry on; return 200 here;").start();
+    let tokens = Arc::new(CountedTokens::default());
+    let visit = || {
+        let quic = Quic::connect_with(&server, &Client::new(), |config| {
+            config.token_store(Arc::clone(&tokens) as Arc<dyn quinn::TokenStore>);
+        });
+        let quic = quic.expect("it listens");
+        // A Retry makes the client send its hello twice.
+        let hellos = quic.connection.stats().frame_tx.crypto;
+        assert_eq!(Http3::over(quic).get("/").text(), "here");
+        hellos
+    };
+    let first = visit();
+    assert!(tokens.stored.load(Relaxed) > 0);
+    let second = visit();
+    assert_eq!(tokens.used.load(Relaxed), 1);
+    assert!(second < first, "{first} CRYPTO frames, and then {second}");
+}
+
+#[test]
+fn downloads_with_bbr_and_without_segmentation() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let big = vec![b'x'; 3_000_000];
+    let server = site("quic_congestion_control bbr; quic_gso off; root html;")
+        .file("html/big", &big)
+        .start();
+    let mut client = Http3::connect(&server);
+    for _ in 0..3 {
+        assert_eq!(client.get("/big").body.len(), big.len());
+    }
 }
 
 /// A datagram that begins like a client's first, with this version.

@@ -26,6 +26,10 @@ fn server() -> Server {
             location /copied { alias %%DIR%%/large; }
             location /sent { sendfile on; alias %%DIR%%/large; }
             location /proxied { proxy_pass http://127.0.0.1:%%PORT%%/copied; }
+            location /bounded { proxy_max_temp_file_size 0; proxy_pass http://127.0.0.1:%%PORT%%/copied; }
+            location /small-file { proxy_max_temp_file_size 200k; proxy_pass http://127.0.0.1:%%PORT%%/copied; }
+            location /tight { proxy_buffers 2 4k; proxy_busy_buffers_size 4k; proxy_temp_file_write_size 8k;
+                proxy_pass http://127.0.0.1:%%PORT%%/copied; }
             location /streamed { proxy_buffering off; proxy_pass http://127.0.0.1:%%PORT%%/copied; }
             location /put/ { proxy_pass http://127.0.0.1:%%PORT%%/files/; }
             location /put-streamed/ { proxy_http_version 1.1; proxy_request_buffering off;
@@ -48,7 +52,15 @@ fn slow_reader(server: &Server, target: &str) -> Connection {
 fn what_a_slow_reader_gets_is_complete() {
     let server = server();
     let large = content();
-    for target in ["/copied", "/sent", "/proxied", "/streamed"] {
+    for target in [
+        "/copied",
+        "/sent",
+        "/proxied",
+        "/bounded",
+        "/small-file",
+        "/tight",
+        "/streamed",
+    ] {
         let mut reader = slow_reader(&server, target);
         // It is the silence that is tested, not something that has happened by its end.
         std::thread::park_timeout(SILENCE);
@@ -135,11 +147,13 @@ const MANY: usize = 400;
 /// takes before it turns out to be slow is about twice as much.
 const MEMORY: u64 = MANY as u64 * 30 * 1024;
 
-/// Waits until clients cost as little as they may.
+/// Waits until clients cost as little as they may. On a busy machine it takes longer than one wait until all of them
+/// have been silent for a second, and the memory has gone back five seconds later.
 fn assert_little_memory(server: &Server, before: u64) {
-    let little = until(|| (memory(server) < before + MEMORY).then_some(()));
+    let is_little = || (memory(server) < before + MEMORY).then_some(());
+    let little = (0..4).any(|_| until(is_little).is_some());
     let after = memory(server);
-    assert!(little.is_some(), "{before} and then {after}");
+    assert!(little, "{before} and then {after}");
 }
 
 #[test]
@@ -162,19 +176,41 @@ fn slow_uploads_cost_little_memory_while_they_last() {
         return;
     }
     let server = server();
-    let before = memory(&server);
     let part = &content()[..100_000];
-    let clients: Vec<_> = (0..MANY)
-        .map(|index| {
-            let mut client = server.connect();
-            let length = format!("Content-Length: {LARGE}");
-            client.request("PUT", &format!("/put/{index}"), &[&length]);
-            client.send(part);
-            client
-        })
-        .collect();
+    let upload = |index: usize| {
+        let mut client = server.connect();
+        let length = format!("Content-Length: {LARGE}");
+        client.request("PUT", &format!("/put/{index}"), &[&length]);
+        client.send(part);
+        client
+    };
+    // What is made once, the threads that write files among it, is there before the first look.
+    let first: Vec<_> = (MANY..MANY + 40).map(upload).collect();
+    assert_eq!(server.get("/pid").status, 200);
+    std::thread::park_timeout(SILENCE);
+    let before = memory(&server);
+    let clients: Vec<_> = (0..MANY).map(upload).collect();
     // Accepted in order: one that came after all of them has an answer, so they have been read, too.
     assert_eq!(server.get("/pid").status, 200);
     assert_little_memory(&server, before);
-    drop(clients);
+    drop((first, clients));
+}
+
+/// What a slow client has not taken of a proxied response goes to the file of what was too much for the buffers.
+#[test]
+fn slow_readers_of_proxied_responses_cost_little_memory() {
+    if weir_tests::skip_on_oracle("nginx keeps the buffers for them") {
+        return;
+    }
+    let server = server();
+    let first = slow_reader(&server, "/proxied").at_least(1);
+    let before = memory(&server);
+    let mut readers: Vec<_> = (0..MANY)
+        .map(|_| slow_reader(&server, "/proxied"))
+        .collect();
+    for reader in &mut readers {
+        reader.at_least(1);
+    }
+    assert_little_memory(&server, before);
+    drop(first);
 }

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use weir_tests::{Server, http, run, skip_on_oracle, until};
 
+use crate::http3_client::Http3;
 use crate::lua::lua;
+use crate::tls::{CERTIFICATE, https_files};
 
 const WHY: &str = "a worker of nginx that is stuck keeps its clients waiting";
 
@@ -58,6 +60,36 @@ fn new_clients_do_not_wait_for_a_loop_that_is_stuck() {
         assert!(line.contains("request: \"GET /block HTTP/1.1\""), "{line}");
         assert!(line.ends_with("location: \"/block\""), "{line}");
     }
+}
+
+#[test]
+fn new_clients_over_quic_do_not_wait_for_a_loop_that_is_stuck() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let Some(site) = lua(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%%; listen 127.0.0.1:%%PORT%% quic reuseport; {CERTIFICATE}
+             location / {{ return 200 ok; }}
+             location /block {{ content_by_lua_block {{
+                 os.execute('timeout 60 cat ' .. ngx.config.prefix() .. 'gate') ngx.say('x') }} }} }}"
+    )) else {
+        return;
+    };
+    let server = https_files(site).main("worker_processes 2;").start();
+    let made = std::process::Command::new("mkfifo")
+        .arg(server.path("gate"))
+        .status();
+    assert!(made.expect("it is everywhere").success());
+    let mut stuck = server.connect();
+    stuck.request("GET", "/block", &[]);
+    server.line("error.log", "has been stuck for");
+    // The kernel leads about half of them to the socket that nobody reads.
+    for _ in 0..12 {
+        assert_eq!(Http3::connect(&server).get("/").text(), "ok");
+    }
+    // Its reader is there, and ends with this writer.
+    std::fs::write(server.path("gate"), "").expect("somebody reads it");
+    assert_eq!(stuck.reply().status, 200);
 }
 
 /// A server with these locations, which has logged nothing that a loop did.

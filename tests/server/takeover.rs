@@ -424,6 +424,39 @@ fn nginx_is_replaced_and_comes_back_under_load() {
     assert_eq!(executable, nginx.program());
 }
 
+#[test]
+fn the_way_back_does_not_wait_for_the_last_request_of_the_server_before() {
+    let Some(nginx) = RunningNginx::start(&one_site(
+        "location / { fastcgi_pass 127.0.0.1:%%APP%%; fastcgi_param SCRIPT_NAME $uri; }",
+    )) else {
+        return;
+    };
+    let first = nginx.master().expect("it is running");
+    // A request that nginx cannot finish, so that it stays after it was replaced.
+    let mut unfinished = nginx.connect();
+    unfinished
+        .write_all(b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nword")
+        .expect("it accepts bytes");
+    // It has the request once it serves another one, which came later.
+    nginx.get("a", "/x");
+    let output = nginx.weir(&["takeover", "--yes", "--requests", "2", "--rate", "1000"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(
+        nginx.pid_in("nginx.pid.oldbin"),
+        Some(first),
+        "it finishes its request"
+    );
+    let output = nginx.weir(&["takeover", "--undo", "--yes"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let (status, _) = nginx.get("a", "/x");
+    assert_eq!(status, 200);
+    // The first one has kept its word meanwhile.
+    unfinished.write_all(b"-word").expect("it is connected");
+    let mut answer = [0; 12];
+    unfinished.read_exact(&mut answer).expect("an answer");
+    assert_eq!(text(&answer), "HTTP/1.1 200");
+}
+
 /// Every file below a directory, with its size and time of change, but for the logs, where nginx writes the requests that it gets.
 fn files_below(folder: &Path, found: &mut Vec<String>) {
     for entry in std::fs::read_dir(folder).expect("readable").flatten() {

@@ -1,6 +1,6 @@
 //! `cargo xtask deb`: Debian packages in `target/deb`, and their tests in `target/deb/autopkgtest`.
 //!
-//! - `weir-bin`: the program, its manual page and completions.
+//! - `weir-bin`: the program, its manual pages and completions.
 //! - `weir`: the service of its own, with a configuration in `/etc/weir`.
 //! - `weir-nginx`: the program in the place of nginx, by a diversion.
 //!
@@ -29,7 +29,7 @@ type PackagedFile = (&'static str, &'static str);
 struct DebianPackage {
     name: &'static str,
     files: &'static [PackagedFile],
-    /// Shell completions, the manual page, shared libraries.
+    /// Shell completions, manual pages, shared libraries.
     has_program: bool,
 }
 
@@ -166,7 +166,7 @@ fn fill(package: &DebianPackage, tree: &Path, program: Option<&Path>) -> Outcome
     fill_control(package, tree, &libraries)
 }
 
-/// What the program prints of itself: completions; and its manual page.
+/// What the program prints of itself: completions and manual pages.
 fn fill_with_program(program: &Path, tree: &Path) -> Outcome {
     let share = tree.join("usr/share");
     for (shell_name, place) in [
@@ -178,13 +178,14 @@ fn fill_with_program(program: &Path, tree: &Path) -> Outcome {
         let text = shell::output(print.args(["completions", shell_name]), PACK)?;
         write(&share.join(place), text.as_bytes(), 0o644)?;
     }
-    let page = fs::read_to_string("packaging/man/weir.8").map_err(|error| error.to_string())?;
-    let page = page
-        .replace("@VERSION@", env!("CARGO_PKG_VERSION"))
-        .replace("@DATE@", "");
-    let place = share.join("man/man8/weir.8");
-    write(&place, page.as_bytes(), 0o644)?;
-    compress(&place)
+    for (name, section) in [("weir.8", "man8"), ("weir.conf.5", "man5")] {
+        let mut print = Command::new(program);
+        let text = shell::output(print.args(["man", name]), PACK)?;
+        let place = share.join("man").join(section).join(name);
+        write(&place, text.as_bytes(), 0o644)?;
+        compress(&place)?;
+    }
+    Ok(())
 }
 
 /// `DEBIAN/`: the description, scripts, list of configuration files, sums.

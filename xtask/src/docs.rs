@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use xtask::Outcome;
@@ -72,6 +72,26 @@ pub(crate) fn run(flags: &mut Flags) -> Outcome {
         written.len(),
         differing.len()
     );
+    Ok(())
+}
+
+/// The manual pages.
+pub(crate) const MANUAL: [&str; 2] = ["weir.8", "weir.conf.5"];
+
+/// Writes the manual pages, which the binary prints.
+pub(crate) fn manual(flags: &mut Flags) -> Outcome {
+    let to: PathBuf = flags.value("--to", shell::target().join("man"))?;
+    flags.finish()?;
+    fs::create_dir_all(&to).map_err(|error| error.to_string())?;
+    let limit = Duration::from_secs(15 * 60);
+    for name in MANUAL {
+        let mut print = cargo();
+        print.args(["run", "--quiet", "--package", "weir", "--", "man", name]);
+        let text = shell::output(&mut print, limit)?;
+        let path = to.join(name);
+        fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        println!("{}", path.display());
+    }
     Ok(())
 }
 

@@ -14,6 +14,7 @@ mod image;
 mod lua_suites;
 mod release;
 mod rust;
+mod site;
 mod suites;
 mod supply;
 mod tidy;
@@ -52,6 +53,16 @@ const TASKS: &[(&str, &str, Task)] = &[
         "docs",
         "writes docs/reference from the directive tables (--check: only compares)",
         docs::run,
+    ),
+    (
+        "site",
+        "the documentation as a site in target/site, with every link followed (--to DIR)",
+        site::run,
+    ),
+    (
+        "man",
+        "the manual pages weir.8 and weir.conf.5 in target/man, from the tables (--to DIR)",
+        docs::manual,
     ),
     (
         "differential",

@@ -30,6 +30,10 @@ pub const VARNISH: (&str, &str) = ("varnishd", "varnish");
 pub const H2O: (&str, &str) = ("h2o", "h2o");
 /// Load over HTTP/2.
 pub const H2LOAD: (&str, &str) = ("h2load", "nghttp2-client");
+/// Downloads over HTTP/2.
+pub const CURL: (&str, &str) = ("curl", "curl");
+/// Opens a TUN device.
+pub const SOCAT: (&str, &str) = ("socat", "socat");
 /// Makes certificates.
 pub const OPENSSL: (&str, &str) = ("openssl", "openssl");
 /// A cache that is asked by key.

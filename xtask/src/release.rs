@@ -107,18 +107,39 @@ fn section(text: &str, heading: &str) -> Option<String> {
     Some(body.join("\n").trim().to_owned())
 }
 
-/// The program's own files: completions, and the manual page.
-fn program_files(binary: &Path) -> Result<[(&'static str, String); 4], String> {
-    let completions =
-        |shell_name| shell::output(Command::new(binary).args(["completions", shell_name]), PACK);
-    let page = fs::read_to_string("packaging/man/weir.8").map_err(|error| error.to_string())?;
-    let page = page.replace("@VERSION@", VERSION).replace("@DATE@", "");
-    Ok([
-        ("man", page),
-        ("bash", completions("bash")?),
-        ("zsh", completions("zsh")?),
-        ("fish", completions("fish")?),
-    ])
+/// What the program prints of itself: each file's place in the tarball and in the rpm, and its text.
+fn program_files(binary: &Path) -> Result<Vec<(&'static str, &'static str, String)>, String> {
+    let printed = |command: &[&str]| shell::output(Command::new(binary).args(command), PACK);
+    let rows: [(&str, &str, &[&str]); 5] = [
+        (
+            "man/weir.8",
+            "usr/share/man/man8/weir.8",
+            &["man", "weir.8"],
+        ),
+        (
+            "man/weir.conf.5",
+            "usr/share/man/man5/weir.conf.5",
+            &["man", "weir.conf.5"],
+        ),
+        (
+            "completions/weir.bash",
+            "usr/share/bash-completion/completions/weir",
+            &["completions", "bash"],
+        ),
+        (
+            "completions/_weir",
+            "usr/share/zsh/site-functions/_weir",
+            &["completions", "zsh"],
+        ),
+        (
+            "completions/weir.fish",
+            "usr/share/fish/vendor_completions.d/weir.fish",
+            &["completions", "fish"],
+        ),
+    ];
+    let rows = rows.iter();
+    rows.map(|(tarball, rpm, command)| Ok((*tarball, *rpm, printed(command)?)))
+        .collect()
 }
 
 /// The tarball, whose only folder has its name.
@@ -141,13 +162,7 @@ fn tarball(out: &Path, name: &str, binary: &Path, epoch: u64) -> Outcome {
         copy(Path::new(from), &tree.join(to))?;
     }
     copy(binary, &tree.join("weir"))?;
-    for (kind, text) in program_files(binary)? {
-        let place = match kind {
-            "man" => "man/weir.8",
-            "bash" => "completions/weir.bash",
-            "zsh" => "completions/_weir",
-            _ => "completions/weir.fish",
-        };
+    for (place, _, text) in program_files(binary)? {
         write(&tree.join(place), text.as_bytes())?;
     }
     for program in ["weir", "install.sh"] {
@@ -239,17 +254,13 @@ fn fill_rpm_tree(tree: &Path, binary: &Path) -> Outcome {
     }
     copy(binary, &tree.join("usr/sbin/weir"))?;
     fs::create_dir_all(tree.join("etc/weir/conf.d")).map_err(|error| error.to_string())?;
-    for (kind, text) in program_files(binary)? {
-        let place = match kind {
-            "man" => "usr/share/man/man8/weir.8",
-            "bash" => "usr/share/bash-completion/completions/weir",
-            "zsh" => "usr/share/zsh/site-functions/_weir",
-            _ => "usr/share/fish/vendor_completions.d/weir.fish",
-        };
-        write(&tree.join(place), text.as_bytes())?;
+    for (_, place, text) in program_files(binary)? {
+        let path = tree.join(place);
+        write(&path, text.as_bytes())?;
+        if place.contains("/man/") {
+            shell::output(Command::new("gzip").arg("-9n").arg(path), PACK)?;
+        }
     }
-    let page = tree.join("usr/share/man/man8/weir.8");
-    shell::output(Command::new("gzip").arg("-9n").arg(page), PACK)?;
     // The builder's umask must not affect the package.
     shell::output(
         Command::new("chmod").arg("-R").arg("u=rwX,go=rX").arg(tree),

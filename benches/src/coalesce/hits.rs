@@ -8,7 +8,7 @@ use super::origin::{Origin, Reply};
 use super::varnish;
 use crate::Bench;
 use crate::report::{Cell, Goal, Row, Section, Table};
-use crate::server::{Contender, Folder, Placement, Server};
+use crate::server::{Contender, Folder, Placement, RequestCost, Server, both_times};
 use crate::wrk::Load;
 
 /// nginx in its best mode for hits.
@@ -57,7 +57,59 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     packages::need(&[packages::NGINX, packages::WRK])?;
     packages::want(&[packages::VARNISH]);
     let origin = Origin::start(reply_of)?;
-    let text = CONFIGURATION.replace("%%ORIGIN%%", &origin.port.to_string());
+    let (caches, _folders) = start_caches(bench, origin.port)?;
+    let table = |title: &str| Table {
+        title: title.to_owned(),
+        unit: "µs of the server, ratio to nginx".to_owned(),
+        contenders: caches.iter().map(|(name, _)| name.clone()).collect(),
+        base: Some(0),
+        rows: Vec::new(),
+    };
+    let mut tables = [table("CPU time per hit"), table("User time per hit")];
+    for (kind, connections) in ROWS.iter().filter(|(kind, _)| bench.wants(kind)) {
+        let load = |cache: &Server| Load {
+            cpus: Some(bench.load_cpu.clone()),
+            connections: *connections,
+            seconds: bench.seconds,
+            url: format!("http://127.0.0.1:{}/{kind}/x", cache.port),
+            ..Load::default()
+        };
+        let mut samples = vec![Vec::new(); caches.len()];
+        for _ in 0..bench.rounds {
+            for (samples, (name, cache)) in samples.iter_mut().zip(&caches) {
+                samples.push(
+                    cost_of_hit(cache, &load(cache)).map_err(|why| format!("{name}: {why}"))?,
+                );
+            }
+        }
+        let (cpu, user): (Vec<_>, Vec<_>) = samples.iter().map(|costs| both_times(costs)).unzip();
+        for (table, samples) in tables.iter_mut().zip([cpu, user]) {
+            let is_cpu = table.title.starts_with("CPU");
+            table.rows.push(Row {
+                score: if is_cpu { "P8" } else { "" }.to_owned(),
+                name: (*kind).to_owned(),
+                goal: is_cpu.then_some(Goal::RatioAtMost(0.8)),
+                cells: samples.into_iter().map(Cell::of).collect(),
+            });
+        }
+    }
+    Ok(Section {
+        title: "A hit of the cache".to_owned(),
+        how: format!(
+            "One loop or worker on core {} (Varnish: its threads), the load on core {}, {} s a measurement, {} rounds, nginx with sendfile and open_file_cache.",
+            bench.server_cpu, bench.load_cpu, bench.seconds, bench.rounds
+        ),
+        tables: tables.into(),
+        ..Section::default()
+    })
+}
+
+/// The caches in front of an origin at this port, and the folders that they work in.
+fn start_caches(
+    bench: &Bench,
+    origin: u16,
+) -> Result<(Vec<(String, Server)>, Vec<Folder>), String> {
+    let text = CONFIGURATION.replace("%%ORIGIN%%", &origin.to_string());
     let mut folders = Vec::new();
     let mut caches = Vec::new();
     for contender in [
@@ -75,60 +127,22 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     }
     if varnish::is_installed() {
         let folder = Folder::new("bench-hits-varnish")?;
-        let varnish = varnish::start(&folder.path, origin.port, Some(&bench.server_cpu))?;
+        let varnish = varnish::start(&folder.path, origin, Some(&bench.server_cpu))?;
         caches.push(("Varnish".to_owned(), varnish));
         folders.push(folder);
     }
-    let mut table = Table {
-        title: "CPU time per hit".to_owned(),
-        unit: "µs of the server, ratio to nginx".to_owned(),
-        contenders: caches.iter().map(|(name, _)| name.clone()).collect(),
-        base: Some(0),
-        rows: Vec::new(),
-    };
-    for (kind, connections) in ROWS.iter().filter(|(kind, _)| bench.wants(kind)) {
-        let load = |cache: &Server| Load {
-            cpus: Some(bench.load_cpu.clone()),
-            connections: *connections,
-            seconds: bench.seconds,
-            url: format!("http://127.0.0.1:{}/{kind}/x", cache.port),
-            ..Load::default()
-        };
-        let mut samples = vec![Vec::new(); caches.len()];
-        for _ in 0..bench.rounds {
-            for (samples, (name, cache)) in samples.iter_mut().zip(&caches) {
-                samples.push(
-                    micros_per_hit(cache, &load(cache)).map_err(|why| format!("{name}: {why}"))?,
-                );
-            }
-        }
-        table.rows.push(Row {
-            score: "P8".to_owned(),
-            name: (*kind).to_owned(),
-            goal: Some(Goal::RatioAtMost(0.8)),
-            cells: samples.into_iter().map(Cell::of).collect(),
-        });
-    }
-    Ok(Section {
-        title: "A hit of the cache".to_owned(),
-        how: format!(
-            "One loop or worker on core {} (Varnish: its threads), the load on core {}, {} s a measurement, {} rounds, nginx with sendfile and open_file_cache.",
-            bench.server_cpu, bench.load_cpu, bench.seconds, bench.rounds
-        ),
-        tables: vec![table],
-        ..Section::default()
-    })
+    Ok((caches, folders))
 }
 
-fn micros_per_hit(cache: &Server, load: &Load) -> Result<f64, String> {
-    let before = cache.cpu_time();
+fn cost_of_hit(cache: &Server, load: &Load) -> Result<RequestCost, String> {
+    let before = cache.used_time();
     let report = load.run()?;
-    let after = cache.cpu_time();
+    let after = cache.used_time();
     if report.failures > 0.0 || report.requests < 1.0 {
         return Err(format!(
             "{} of {} requests failed",
             report.failures, report.requests
         ));
     }
-    Ok((after - before).as_secs_f64() * 1e6 / report.requests)
+    Ok(after.per_request(before, report.requests))
 }

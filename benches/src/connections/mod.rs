@@ -6,7 +6,7 @@
 
 mod clients;
 mod rows;
-mod site;
+pub(crate) mod site;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use site::{Kind, Program};
 pub(crate) use site::{kill, wait};
 
 pub(crate) const FLAGS: &str = "\
-  --without A,B    leave out weir, nginx or haproxy
+  --without A,B    leave out weir, nginx, haproxy, or weir-groups: Weir with two worker groups, in R1 and R3
   --stalling PATH  a Weir with the feature debug-stall, for R2 (default: builds one; without sources, R2 is left out)
   --times N        reloads (30); a third of it upgrades and crashes";
 
@@ -29,6 +29,15 @@ pub(crate) struct Plan {
     pub(crate) programs: Vec<Program>,
     pub(crate) times: u32,
     pub(crate) seconds: u32,
+}
+
+impl Plan {
+    fn with(&self, more: &[Program]) -> Plan {
+        Plan {
+            programs: [&self.programs[..], more].concat(),
+            ..*self
+        }
+    }
 }
 
 /// What a row found.
@@ -44,9 +53,10 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     packages::need(&[packages::NGINX, packages::WRK])?;
     packages::want(&[packages::HAPROXY]);
     let all = [
-        ("weir", Kind::Weir, bench.weir.clone()),
-        ("nginx", Kind::Nginx, bench.nginx.clone()),
-        ("HAProxy", Kind::Haproxy, bench.haproxy.clone()),
+        ("weir", Kind::Weir, bench.weir.clone(), 0),
+        ("nginx", Kind::Nginx, bench.nginx.clone(), 0),
+        ("HAProxy", Kind::Haproxy, bench.haproxy.clone(), 0),
+        ("weir-groups", Kind::Weir, bench.weir.clone(), 2),
     ];
     let is_left_out = |name: &str| {
         without
@@ -55,10 +65,17 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     };
     let programs = all
         .into_iter()
-        .filter(|(name, _, binary)| !is_left_out(name) && binary.is_file());
-    let programs = programs.map(|(name, kind, binary)| Program { name, kind, binary });
+        .filter(|(name, _, binary, _)| !is_left_out(name) && binary.is_file());
+    let programs = programs.map(|(name, kind, binary, groups)| Program {
+        name,
+        kind,
+        binary,
+        groups,
+    });
+    let (grouped, programs): (Vec<Program>, Vec<Program>) =
+        programs.partition(|program| program.groups > 0);
     let mut plan = Plan {
-        programs: programs.collect(),
+        programs,
         times,
         seconds: bench.seconds,
     };
@@ -85,7 +102,12 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
             }
         }
         if bench.wants(name) {
-            let (tables, plots) = row(&plan)?;
+            // What has to hold for two worker groups, too.
+            let more: &[Program] = match name {
+                "R1" | "R3" => &grouped,
+                _ => &[],
+            };
+            let (tables, plots) = row(&plan.with(more))?;
             section.tables.extend(tables);
             section.plots.extend(plots);
         }

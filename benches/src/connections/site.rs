@@ -12,10 +12,13 @@ use super::clients;
 use crate::server::{Folder, children_of};
 
 /// A server to compare.
+#[derive(Clone)]
 pub(crate) struct Program {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
     pub(crate) binary: PathBuf,
+    /// Into how many processes the loops are divided (`worker_groups`); 0: as always.
+    pub(crate) groups: u32,
 }
 
 /// How it is configured and told things.
@@ -42,11 +45,24 @@ pub(crate) struct Site {
     pub(crate) folder: Folder,
     pub(crate) port: u16,
     kind: Kind,
+    groups: u32,
 }
 
 impl Site {
     pub(crate) fn start(program: &Program, wish: Wish) -> Result<Site, String> {
         let folder = Folder::new(&format!("connections-{}", program.name))?;
+        Site::start_in(folder, program, |site| match site.kind {
+            Kind::Haproxy => site.haproxy(wish),
+            Kind::Weir | Kind::Nginx => site.nginx(wish),
+        })
+    }
+
+    /// Starts a server with the configuration that `write` makes. It answers over HTTP/1 at its port.
+    pub(crate) fn start_in(
+        folder: Folder,
+        program: &Program,
+        write: impl FnOnce(&Site) -> String,
+    ) -> Result<Site, String> {
         let port = TcpListener::bind("127.0.0.1:0")
             .and_then(|socket| socket.local_addr())
             .map_err(|error| error.to_string())?
@@ -55,11 +71,9 @@ impl Site {
             folder,
             port,
             kind: program.kind,
+            groups: program.groups,
         };
-        let text = match program.kind {
-            Kind::Haproxy => site.haproxy(wish),
-            Kind::Weir | Kind::Nginx => site.nginx(wish),
-        };
+        let text = write(&site);
         let file = site.path("server.conf");
         fs::write(&file, text).map_err(|error| error.to_string())?;
         let mut command = Command::new(&program.binary);
@@ -101,9 +115,13 @@ impl Site {
             Kind::Weir => "location = /loops { weir_status json; }",
             Kind::Nginx | Kind::Haproxy => "",
         };
+        let groups = match self.groups {
+            0 => String::new(),
+            count => format!("worker_groups {count};"),
+        };
         // Kept connections shall end for no other reason than the one that is measured.
         format!(
-            "{user} worker_processes {workers}; pid server.pid; error_log error.log notice;
+            "{user} worker_processes {workers}; {groups} pid server.pid; error_log error.log notice;
              events {{ worker_connections 4096; {events} }}
              http {{
                  access_log off; keepalive_requests 1000000000; keepalive_time 24h; keepalive_timeout 1h;

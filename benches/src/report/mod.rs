@@ -4,6 +4,7 @@
 //! comparison is by ratio: the contenders take turns within a round, each sample is divided by the base's of the same
 //! round, and the median of these is the figure.
 
+mod opening;
 mod page;
 mod plot;
 

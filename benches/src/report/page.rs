@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::opening;
 use super::plot::{self, escaped};
 use super::{Report, Row, Section, Table, number};
 
@@ -17,13 +18,14 @@ th:first-child, td:first-child { text-align: left; } .spread, .verdict { white-s
 .good { color: var(--good); } .bad { color: var(--bad); }
 figure { margin: 1.5rem 0; } figcaption { font-weight: 600; } svg text { font-size: 11px; fill: var(--soft); } svg .inside { fill: #fff; } svg .grid { stroke: var(--line); } svg .share { stroke: var(--back); }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; font-size: .85rem; } .legend svg { vertical-align: middle; }
-nav a { margin-right: 1rem; } a { color: inherit; }
+nav a { margin-right: 1rem; } a { color: inherit; } dt { float: left; clear: left; width: 4.5rem; } dd { margin: 0 0 .3rem 4.5rem; } details { margin: 1rem 0; } summary { cursor: pointer; }
+@media (max-width: 40rem) { table { display: block; overflow-x: auto; } svg { max-width: 100%; height: auto; } }
 ";
 
 pub(super) fn html(report: &Report) -> String {
     let machine = &report.machine;
     let mut page = format!(
-        "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n<meta name=viewport content=\"width=device-width\">\n<title>Weir beside its peers, {date}</title>\n<style>{STYLE}</style>\n<h1>Weir beside its peers</h1>\n<p class=facts>{date} · {} · {} cores, {} MB · {}<br>commit {}</p>\n<p class=facts>{}</p>\n",
+        "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n<meta name=viewport content=\"width=device-width\">\n<title>Weir compared with other servers, {date}</title>\n<style>{STYLE}</style>\n<h1>Weir compared with other servers</h1>\n<p class=facts>{date} · {} · {} cores, {} MB · {}<br>commit {}</p>\n<p class=facts>{}</p>\n",
         escaped(&machine.processor),
         machine.cores,
         machine.memory_mb,
@@ -41,7 +43,9 @@ pub(super) fn html(report: &Report) -> String {
         "<p>Everything ran on loopback on one machine, load generators included, the contenders in turn within each round. \
          Ratios are medians of the rounds' own ratios, with the least and the largest behind them; absolute numbers belong to this machine.</p>\n",
     );
-    page.push_str(&summary(report));
+    page.push_str(&contents(report));
+    page.push_str(&opening::html(report));
+    page.push_str(&goals(report));
     for section in &report.sections {
         page.push_str(&shown(section));
     }
@@ -56,13 +60,17 @@ pub(super) fn html(report: &Report) -> String {
     page
 }
 
-/// Where the experiments are, then each goal: those that were missed first, the others to be unfolded.
-fn summary(report: &Report) -> String {
+/// Where the experiments are.
+fn contents(report: &Report) -> String {
     let mut text = String::from("<nav>");
     for section in &report.sections {
         let _ = write!(text, "<a href=\"#{0}\">{0}</a> ", escaped(&section.id));
     }
-    text.push_str("</nav>\n");
+    text + "</nav>\n"
+}
+
+/// Each goal: those that were missed first, the others to be unfolded.
+fn goals(report: &Report) -> String {
     let tables = report.sections.iter().flat_map(|section| &section.tables);
     let goals = tables.flat_map(|table| {
         let rows = table.rows.iter();
@@ -70,17 +78,20 @@ fn summary(report: &Report) -> String {
     });
     let (reached, missed): (Vec<_>, Vec<_>) = goals.partition(|(reached, _)| *reached);
     let head = "<tr><th>row<th>measured<th>Weir<th>goal\n";
+    let mut text = format!(
+        "<h2>Goals</h2>\n<p>They were set before the measurements, most of them close to what the machine permits at all. \
+         {} of {} are reached.</p>\n",
+        reached.len(),
+        missed.len() + reached.len(),
+    );
     let _ = writeln!(
         text,
-        "<table><caption>{} of {} goals are missed</caption>{head}{}</table>",
-        missed.len(),
-        missed.len() + reached.len(),
+        "<table><caption>Missed</caption>{head}{}</table>",
         missed.into_iter().map(|(_, row)| row).collect::<String>()
     );
     let _ = writeln!(
         text,
-        "<details><summary>{} are reached</summary><table>{head}{}</table></details>",
-        reached.len(),
+        "<details><summary>Reached</summary><table>{head}{}</table></details>",
         reached.into_iter().map(|(_, row)| row).collect::<String>()
     );
     text

@@ -54,7 +54,7 @@ fn read_until(stream: &mut impl io::Read, ok: &[u8]) -> io::Result<()> {
 }
 
 /// Settings of TLS clients that accept any certificate.
-pub(super) fn trusting(protocols: &[&str]) -> Result<Arc<ClientConfig>, String> {
+pub(crate) fn trusting(protocols: &[&str]) -> Result<Arc<ClientConfig>, String> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let verifier = Arc::new(AnyCertificate(Arc::clone(&provider)));
     let mut config = ClientConfig::builder_with_provider(provider)

@@ -3,7 +3,7 @@
 //!
 //! Each size has servers of its own, which start, are measured and end. Times are shown, and none is asserted.
 
-mod client_socket;
+pub(crate) mod client_socket;
 mod connections;
 mod memory;
 mod origin;

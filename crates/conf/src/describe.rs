@@ -29,12 +29,14 @@ pub fn rows<'a>(tables: impl IntoIterator<Item = &'a dyn DirectiveRows>) -> Vec<
         .collect()
 }
 
-/// The reference page of a module, in Markdown.
+/// The reference page of a module, in Markdown. `more` has what belongs below the description of a
+/// directive and is not in its row, such as an example; empty if there is nothing.
 pub fn reference_page(
     title: &str,
     introduction: &str,
     directives: &[RowInfo],
     variables: &[VariableInfo],
+    more: &dyn Fn(&RowInfo) -> String,
 ) -> String {
     let mut out = format!("# {title}\n\n{}\n", introduction.trim());
     if !directives.is_empty() {
@@ -47,6 +49,7 @@ pub fn reference_page(
         if let SetterKind::Ignored(why) = info.kind {
             let _ = writeln!(out, "\nAccepted without effect: {why}");
         }
+        out.push_str(&more(info));
     }
     if !variables.is_empty() {
         out.push_str("\n## Variables\n\n");
@@ -331,7 +334,14 @@ mod tests {
             family: true,
             doc: "An argument.",
         }];
-        let page = reference_page("gzip", "Smaller bodies.", &all_rows()[..1], &variables);
+        let more = |row: &RowInfo| format!("\nSee {}.\n", row.name);
+        let page = reference_page(
+            "gzip",
+            "Smaller bodies.",
+            &all_rows()[..1],
+            &variables,
+            &more,
+        );
         let expected = "\
 # gzip
 
@@ -349,6 +359,8 @@ Smaller bodies.
 | Since | 0.1 |
 
 Whether to say `Vary`.
+
+See gzip_vary.
 
 ## Variables
 

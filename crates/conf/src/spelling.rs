@@ -6,22 +6,39 @@ pub fn nearest_name<'a>(
     name: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    // A third of the letters may be wrong, but at least one and at most three.
+    let scored = distances(name, candidates);
+    scored.min().map(|(_, candidate)| candidate)
+}
+
+/// The names that are near enough to be meant, the nearest first.
+pub fn nearest_names<'a>(
+    name: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+    most: usize,
+) -> Vec<&'a str> {
+    let mut scored: Vec<(usize, &str)> = distances(name, candidates).collect();
+    scored.sort_unstable();
+    scored.dedup();
+    scored.truncate(most);
+    scored.into_iter().map(|(_, candidate)| candidate).collect()
+}
+
+/// The candidates that may be meant, each with its distance.
+fn distances<'a>(
+    name: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> impl Iterator<Item = (usize, &'a str)> {
+    // A third of the letters may be wrong, but at least one and at most three. Of a single letter nothing would be left.
     let length = name.chars().count();
-    let bound = (length / 3).clamp(1, 3);
-    // Of a single letter nothing would be left.
-    if length < 2 {
-        return None;
-    }
-    let scored = candidates.into_iter().filter_map(|candidate| {
-        let length_gap = candidate.len().abs_diff(name.len());
-        if candidate == name || length_gap > bound {
+    let bound = (length >= 2).then(|| (length / 3).clamp(1, 3));
+    candidates.into_iter().filter_map(move |candidate| {
+        let bound = bound?;
+        if candidate == name || candidate.len().abs_diff(name.len()) > bound {
             return None;
         }
         let distance = strsim::damerau_levenshtein(name, candidate);
         (distance <= bound).then_some((distance, candidate))
-    });
-    scored.min().map(|(_, candidate)| candidate)
+    })
 }
 
 #[cfg(test)]
@@ -50,6 +67,11 @@ mod tests {
         ] {
             assert_eq!(nearest_name(written, names), meant, "{written}");
         }
+        assert_eq!(nearest_names("rot", names, 3), ["root"]);
+        assert_eq!(
+            nearest_names("proxy_pas", names, 3),
+            ["proxy_pass", "proxy_params"]
+        );
         assert_eq!(
             nearest_name("root", ["root"]),
             None,

@@ -37,7 +37,7 @@ pub(crate) struct ServedClient {
 /// Serves a connection that has waited, or that has not had to.
 pub(crate) async fn serve_waiting(connection: WaitingConnection, place: TablePlace) {
     match connection {
-        WaitingConnection::New(accepted) => serve_accepted(*accepted, place).await,
+        WaitingConnection::New(accepted) => serve_accepted(accepted, place).await,
         // Before its first request a client that came from elsewhere may still turn out to speak HTTP/2.
         WaitingConnection::Served(served) => match served.client.requests.get() {
             0 => speak(served, place).await,
@@ -47,7 +47,7 @@ pub(crate) async fn serve_waiting(connection: WaitingConnection, place: TablePla
 }
 
 /// Serves one connection from its first byte on.
-async fn serve_accepted(accepted: AcceptedConnection, place: TablePlace) {
+async fn serve_accepted(accepted: Box<AcceptedConnection>, place: TablePlace) {
     let engine = Rc::clone(&place.engine);
     let http = &engine.http;
     let site = http.site();
@@ -55,7 +55,7 @@ async fn serve_accepted(accepted: AcceptedConnection, place: TablePlace) {
     let Some(endpoint) = endpoint_of(&site, &accepted) else {
         return;
     };
-    let (client, bytes) = client_of(http, &site, endpoint, accepted);
+    let (client, bytes) = client_of(http, &site, endpoint, *accepted);
     // The PROXY header is the first thing on the connection, in front of TLS.
     if endpoint.proxy_protocol {
         let core = &site.server(endpoint.default_server).core;

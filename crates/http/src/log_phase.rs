@@ -76,7 +76,11 @@ pub fn is_wanted(request: &Request) -> bool {
 
 /// Runs `post_action` and the log handlers.
 pub async fn run_log_phase(request: &mut Request) {
-    post_action(request).await;
+    // Most locations have none, and need no future for it.
+    let location = request.site.location(request.location);
+    if location.core.post_action.is_some() {
+        post_action(request).await;
+    }
     run_log_handlers(request).await;
 }
 

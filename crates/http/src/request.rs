@@ -277,7 +277,7 @@ impl Request {
         self.flow = RequestFlow::default();
         self.delivery = ResponseDelivery::default();
         self.times = RequestTimes::begin();
-        self.ledger = RequestLedger::begin();
+        self.ledger.begin_again();
     }
 
     /// The request began at this moment, before its head was complete: `$request_time` counts from there.
@@ -490,6 +490,11 @@ impl Request {
         self.facts.push(Rc::new(fact));
     }
 
+    /// Takes over what modules found out about another request: for a copy of it that outlives it.
+    pub fn inherit_facts(&mut self, other: &Request) {
+        self.facts.clone_from(&other.facts);
+    }
+
     /// Removes the fact of type `T`.
     pub fn forget_fact<T: Any>(&mut self) {
         self.facts.retain(|old| !old.is::<T>());
@@ -509,7 +514,12 @@ impl Request {
         })
     }
 
-    /// The same, if it has been made.
+    /// Shares a value that another request has.
+    pub fn share<T: Any>(&self, value: Rc<T>) {
+        self.variables.shared.borrow_mut().push(value);
+    }
+
+    /// The same as [`Request::shared`], if it has been made.
     #[inline]
     pub fn shared_if_made<T: Any>(&self) -> Option<Rc<T>> {
         let shared = self.variables.shared.borrow();

@@ -98,6 +98,15 @@ pub trait BodySource {
     /// it is asked. A producer that wraps another one passes the call on.
     fn poll_ahead(&mut self, _request: &mut Request, _context: &mut Context<'_>) {}
 
+    /// Whether this producer can keep this many bytes, which a slow client does not take, elsewhere than in memory.
+    fn takes_back(&self, _bytes: u64) -> bool {
+        false
+    }
+
+    /// Takes a chunk back that the client does not take: it comes again before everything else, and not from memory.
+    /// Called only if [`BodySource::takes_back`] says so.
+    fn take_back(&mut self, _chunk: BodyChunk) {}
+
     /// The number of bytes still to come, when that is known.
     fn length(&self) -> Option<u64> {
         None

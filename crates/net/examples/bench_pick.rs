@@ -59,7 +59,7 @@ fn group(servers: u16, balance: Arc<dyn BalanceMethod>) -> UpstreamGroup {
     let mut settings = GroupSettings::new("u", GroupOrigin::Block);
     for port in 1..=servers {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        settings.servers.push(UpstreamServer::new(
+        settings.add_server(UpstreamServer::new(
             address.to_string(),
             vec![address.into()],
         ));

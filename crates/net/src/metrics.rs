@@ -243,6 +243,11 @@ impl LatencySums {
         self.sum_us = self.sum_us.wrapping_add(other.sum_us);
     }
 
+    /// Adds so many that took no time.
+    pub fn add_shortest(&mut self, count: u64) {
+        self.counts[0] += count;
+    }
+
     /// How many there were within each bound, and above all of them.
     pub fn counts(&self) -> &[u64] {
         &self.counts

@@ -39,7 +39,7 @@ impl Echo {
 
     fn group(&self, keepalive: Option<KeepaliveSettings>) -> Arc<UpstreamGroup> {
         let mut settings = GroupSettings::new("u", GroupOrigin::Block);
-        settings.servers.push(UpstreamServer::new(
+        settings.add_server(UpstreamServer::new(
             self.address.to_string(),
             vec![self.address.into()],
         ));

@@ -16,7 +16,7 @@ fn group(servers: usize, max_conns: u32, queue: Option<QueueSettings>) -> Arc<Up
     let mut settings = GroupSettings::new("u", GroupOrigin::Block);
     for i in 0..servers {
         let address = SocketAddr::from(([127, 0, 0, 1], i as u16 + 1));
-        settings.servers.push(UpstreamServer {
+        settings.add_server(UpstreamServer {
             max_conns,
             ..UpstreamServer::new(address.to_string(), vec![address.into()])
         });

@@ -105,7 +105,7 @@ impl Oracle {
         let mut settings = GroupSettings::new("u", GroupOrigin::Block);
         for (&port, weight) in self.backends.iter().zip(WEIGHTS) {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-            settings.servers.push(UpstreamServer {
+            settings.add_server(UpstreamServer {
                 weight,
                 ..UpstreamServer::new(format!("127.0.0.1:{port}"), vec![address.into()])
             });

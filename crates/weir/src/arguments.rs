@@ -98,3 +98,11 @@ pub(crate) struct InitArguments {
     /// The file; `None` is standard output.
     pub(crate) output: Option<PathBuf>,
 }
+
+/// `weir help [NAME] [--no-pager]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HelpArguments {
+    pub(crate) name: Option<String>,
+    /// Prints even a long text as it is.
+    pub(crate) no_pager: bool,
+}

@@ -10,7 +10,9 @@ use std::path::PathBuf;
 
 use lexopt::prelude::*;
 
-use crate::arguments::{InitArguments, NginxOptions, ProxyArguments, ServeArguments, SignalOption};
+use crate::arguments::{
+    HelpArguments, InitArguments, NginxOptions, ProxyArguments, ServeArguments, SignalOption,
+};
 use crate::command_hints::{self, unexpected};
 use crate::commands::{self, CommandRow};
 use crate::completions::CompletionShell;
@@ -55,13 +57,15 @@ pub(crate) enum CliCommand {
     /// `weir entrypoint COMMAND …`, in a container.
     Entrypoint(Vec<OsString>),
     /// `weir help [DIRECTIVE]`.
-    Help(Option<String>),
+    Help(HelpArguments),
     /// `weir --help`, `weir COMMAND --help`.
     Usage(String),
     /// `weir completions SHELL`.
     Completions(CompletionShell),
     /// `weir reference DIR`: writes the reference pages.
     Reference(PathBuf),
+    /// `weir man PAGE`: prints a manual page.
+    Manual(String),
 }
 
 /// Parses the arguments after argument zero. The error is complete but for the program's name in
@@ -180,11 +184,14 @@ fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<CliCommand, St
     };
     let parsed = match row.name {
         "serve" => parse_serve(parser).map(CliCommand::Serve),
-        "help" => parse_one(row, parser)
-            .map(|word| CliCommand::Help(word.map(|word| word.to_string_lossy().into_owned()))),
+        "help" => parse_help(parser).map(CliCommand::Help),
         "reference" => parse_one(row, parser).and_then(|directory| {
             let directory = directory.ok_or("missing argument DIR")?;
             Ok(CliCommand::Reference(directory.into()))
+        }),
+        "man" => parse_one(row, parser).and_then(|page| {
+            let page = page.ok_or("missing argument PAGE")?;
+            Ok(CliCommand::Manual(page.to_string_lossy().into_owned()))
         }),
         "completions" => parse_one(row, parser)
             .and_then(parse_shell)
@@ -208,6 +215,21 @@ fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<CliCommand, St
         _ => Err(command_hints::unknown_command(word)),
     };
     parsed.map_err(|error| format!("{error}\n{}", row.usage_lines()))
+}
+
+/// `weir help [NAME]`.
+fn parse_help(mut parser: lexopt::Parser) -> Result<HelpArguments, String> {
+    let mut help = HelpArguments::default();
+    while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
+        match argument {
+            Long("no-pager") => help.no_pager = true,
+            Value(word) if help.name.is_none() => {
+                help.name = Some(word.to_string_lossy().into_owned());
+            }
+            other => return Err(unexpected(&commands::HELP, other)),
+        }
+    }
+    Ok(help)
 }
 
 /// The argument of `weir completions`.
@@ -418,7 +440,10 @@ mod tests {
         assert_eq!(serve, Ok(CliCommand::Serve(expected)));
         assert_eq!(
             run(ProgramIdentity::Weir, &["help", "root"]),
-            Ok(CliCommand::Help(Some("root".to_owned())))
+            Ok(CliCommand::Help(HelpArguments {
+                name: Some("root".to_owned()),
+                no_pager: false,
+            }))
         );
         let upgrade = run(ProgramIdentity::Weir, &["upgrade", "-c", "x"]).expect("valid");
         assert!(matches!(upgrade, CliCommand::Upgrade(options) if options.configuration.is_some()));

@@ -1,16 +1,17 @@
-//! The program's help: `-h`, `--help`, `weir help DIRECTIVE`, and the reference pages.
+//! The program's help: `-h`, `--help`, `weir help NAME`.
 //!
 //! Commands and options come from the rows in [`commands`], directives and variables from their
 //! tables, so the help cannot disagree with what the parser accepts.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
-use std::path::Path;
 use std::process::{Command, Stdio};
 
-use conf::describe::{self, DirectiveSupport, WIDTH};
+use conf::describe::{self, WIDTH};
 
+use crate::arguments::HelpArguments;
 use crate::commands::{self, CommandRow, OptionRow};
+use crate::directive_notes;
 use crate::identity::ProgramIdentity;
 use crate::reference;
 use crate::status_help;
@@ -164,55 +165,104 @@ Includes another file, or all files that match a mask, at this point. A relative
 directory of the configuration file.
 ";
 
-/// `weir help [DIRECTIVE]`. Returns the exit code.
-pub(crate) fn help(name: Option<&str>) -> i32 {
-    let Some(name) = name else {
-        show_paged(&format!("{}\n{}", usage(), directive_list()));
+/// `weir help [NAME]`. Returns the exit code.
+pub(crate) fn help(arguments: &HelpArguments) -> i32 {
+    let Some(name) = arguments.name.as_deref() else {
+        arguments.show(&format!("{}\n{}", usage(), directive_list()));
         return 0;
     };
-    let directives = reference::directives();
-    if name == "tls" {
-        terminal::print_text(format_args!("{TLS}"));
-        return 0;
-    }
     // Users paste whole lines of their files.
-    let name = name.trim_end_matches(';');
-    if let Some(variable) = name.strip_prefix('$') {
-        return help_variable(variable);
+    let name = name.trim().trim_end_matches(';');
+    match page_about(name) {
+        Some(text) => {
+            arguments.show(&text);
+            0
+        }
+        None => {
+            report_unknown(name);
+            1
+        }
     }
-    if let Some(text) = name.parse().ok().and_then(status_help::of) {
-        terminal::print_text(format_args!("{text}"));
-        return 0;
-    }
-    if name == "include" {
-        terminal::print_text(format_args!("{INCLUDE}"));
-        return 0;
-    }
-    if let Some(text) = describe::directive_help(name, &directives) {
-        terminal::print_text(format_args!("{text}"));
-        return 0;
-    }
-    if name.parse::<u16>().is_ok() {
-        terminal::report_line(format_args!("weir: no help for the status {name}"));
-        return 1;
-    }
-    terminal::report_line(format_args!("weir: unknown directive \"{name}\""));
-    let known = conf::nginx_directives::all().map(|known| known.name);
-    if let Some(near) =
-        conf::spelling::nearest_name(name, directives.iter().map(|row| row.name).chain(known))
-    {
-        terminal::report_line(format_args!("  did you mean \"{near}\"? weir help {near}"));
-    }
-    1
 }
 
-/// Prints a long text, through a pager if this is a terminal.
-fn show_paged(text: &str) {
-    let is_shown =
-        std::io::stdout().is_terminal() && run_pager(text).is_ok_and(|status| status.success());
-    if !is_shown {
-        // A reader that closes the pipe has seen enough.
-        let _ = std::io::stdout().write_all(text.as_bytes());
+/// What there is about a name: a directive, a variable, a status, a command.
+fn page_about(name: &str) -> Option<String> {
+    if let Some(variable) = name.strip_prefix('$') {
+        return variable_help(variable);
+    }
+    if let Some(text) = name.parse().ok().and_then(status_help::of) {
+        return Some(text);
+    }
+    match name {
+        "tls" => return Some(TLS.to_owned()),
+        "include" => return Some(format!("{INCLUDE}{}", directive_notes::in_help(name))),
+        _ => {}
+    }
+    let directive = describe::directive_help(name, &reference::directives());
+    match directive {
+        Some(text) => Some(format!("{text}{}", directive_notes::in_help(name))),
+        None => commands::find_command(name)
+            .filter(|row| row.is_shown())
+            .and_then(|row| usage_of(row.name)),
+    }
+}
+
+/// How many names are suggested for a misspelt one.
+const SUGGESTIONS: usize = 3;
+
+/// Says what is not known, and what was probably meant.
+fn report_unknown(name: &str) {
+    if name.parse::<u16>().is_ok() {
+        terminal::report_line(format_args!("weir: no help for the status {name}"));
+        return;
+    }
+    let variables = reference::variable_names();
+    let kind = if name.starts_with('$') {
+        "variable"
+    } else {
+        "directive"
+    };
+    terminal::report_line(format_args!("weir: unknown {kind} \"{name}\""));
+    let bare = name.trim_start_matches('$');
+    let rows = reference::directives();
+    let nginx = conf::nginx_directives::all().map(|known| known.name);
+    let directives: Vec<&str> = rows.iter().map(|row| row.name).chain(nginx).collect();
+    let mut meant: Vec<String> = Vec::new();
+    if kind == "directive" {
+        let near = conf::spelling::nearest_names(bare, directives.iter().copied(), SUGGESTIONS);
+        meant.extend(near.into_iter().map(str::to_owned));
+    }
+    // A variable is easily written without its dollar sign, which a shell takes for itself.
+    let exact = variables.iter().copied().find(|known| *known == bare);
+    let near = conf::spelling::nearest_names(bare, variables, SUGGESTIONS);
+    if kind == "variable" || meant.is_empty() || exact.is_some() {
+        let names = exact.into_iter().chain(near);
+        meant.extend(names.map(|name| format!("'${name}'")));
+    }
+    meant.truncate(SUGGESTIONS);
+    for name in &meant {
+        let shown = name.trim_matches('\'');
+        terminal::report_line(format_args!("  did you mean \"{shown}\"? weir help {name}"));
+    }
+    let mut within: Vec<&str> = directives;
+    within.retain(|known| known.contains(bare));
+    within.sort_unstable();
+    within.dedup();
+    if meant.is_empty() && bare.len() > 2 && !within.is_empty() {
+        let names = describe::wrap_text(&within.join("  "), "  ", WIDTH);
+        terminal::report_line(format_args!(
+            "directives with \"{bare}\" in their names:\n{names}"
+        ));
+    }
+}
+
+impl HelpArguments {
+    /// Prints a text, through a pager if this is a terminal and nothing forbids it.
+    fn show(&self, text: &str) {
+        let is_paged = !self.no_pager && std::io::stdout().is_terminal();
+        if !is_paged || !run_pager(text).is_ok_and(|status| status.success()) {
+            terminal::print_text(format_args!("{text}"));
+        }
     }
 }
 
@@ -238,35 +288,21 @@ fn run_pager(text: &str) -> std::io::Result<std::process::ExitStatus> {
 
 /// `weir help $NAME`: all variables with this name, or the family that it belongs to, such as
 /// `$http_`.
-fn help_variable(name: &str) -> i32 {
-    let mut found = false;
+fn variable_help(name: &str) -> Option<String> {
+    let mut text = String::new();
     for page in reference::pages() {
         let is_meant = |variable: &&describe::VariableInfo| match variable.family {
             true => name.starts_with(variable.name),
             false => name == variable.name,
         };
         for variable in page.variables.iter().filter(is_meant) {
-            found = true;
-            terminal::print_line(format_args!(
-                "{}\n  module: {}\n",
-                variable.shown_name(),
-                page.name
-            ));
-            terminal::print_line(format_args!(
-                "{}\n",
-                describe::wrap_text(variable.doc, "", WIDTH)
-            ));
+            let space = if text.is_empty() { "" } else { "\n" };
+            let (name, module) = (variable.shown_name(), &page.name);
+            let doc = describe::wrap_text(variable.doc, "", WIDTH);
+            let _ = writeln!(text, "{space}{name}\n  module: {module}\n\n{doc}");
         }
     }
-    if !found {
-        terminal::report_line(format_args!("weir: unknown variable \"${name}\""));
-        if let Some(near) = conf::spelling::nearest_name(name, reference::variable_names()) {
-            terminal::report_line(format_args!(
-                "  did you mean \"${near}\"? weir help '${near}'"
-            ));
-        }
-    }
-    i32::from(!found)
+    (!text.is_empty()).then_some(text)
 }
 
 /// All directives by module. Modules without directives are left out.
@@ -279,72 +315,6 @@ fn directive_list() -> String {
             let names = describe::wrap_text(&names.join("  "), "  ", WIDTH);
             let _ = writeln!(text, "\n{}\n{names}", page.name);
         }
-    }
-    text
-}
-
-/// Writes a reference page per module, and the list of nginx's directives, to `directory`. Returns
-/// the exit code.
-pub(crate) fn write_reference(directory: &Path) -> i32 {
-    let written = std::fs::create_dir_all(directory).and_then(|()| {
-        reference::pages().iter().try_for_each(|page| {
-            let rows = describe::rows(page.tables.iter().copied());
-            let text = describe::reference_page(&page.name, page.about, &rows, &page.variables);
-            std::fs::write(
-                directory.join(format!("{}.md", page.name.replace(['/', ' '], "-"))),
-                text,
-            )
-        })?;
-        std::fs::write(directory.join("README.md"), index())?;
-        std::fs::write(directory.join("compatibility.md"), compatibility())
-    });
-    match written {
-        Ok(()) => 0,
-        Err(error) => {
-            terminal::report_line(format_args!(
-                "weir: could not write to {}: {error}",
-                directory.display()
-            ));
-            1
-        }
-    }
-}
-
-/// The first line of each page: edits there would be lost.
-const GENERATED: &str = "<!-- Written by `weir reference`; edit the rows in the source. -->\n";
-
-fn index() -> String {
-    let mut text = format!("{GENERATED}# Reference\n\n");
-    for page in reference::pages() {
-        let file = page.name.replace(['/', ' '], "-");
-        let _ = writeln!(text, "- [{}]({file}.md): {}", page.name, page.about);
-    }
-    text.push_str(
-        "- [compatibility](compatibility.md): how Weir treats each directive of nginx.\n",
-    );
-    text
-}
-
-/// The list of nginx's directives, with what Weir does about each. It is derived from the tables,
-/// so it cannot be outdated.
-fn compatibility() -> String {
-    let support = describe::compatibility(&reference::directives());
-    let done = support
-        .values()
-        .filter(|support| **support != DirectiveSupport::No)
-        .count();
-    let mut text = format!(
-        "{GENERATED}# Compatibility with nginx 1.31\n\nWeir accepts {done} of nginx's {} directives.\n\n| directive | Weir |\n|---|---|\n",
-        support.len()
-    );
-    for (name, support) in support {
-        let what = match support {
-            DirectiveSupport::Yes => "yes".to_owned(),
-            DirectiveSupport::NotIn(contexts) => format!("yes, but not in: {}", contexts.text()),
-            DirectiveSupport::Ignored(why) => format!("accepted without effect: {why}"),
-            DirectiveSupport::No => "not yet".to_owned(),
-        };
-        let _ = writeln!(text, "| `{name}` | {what} |");
     }
     text
 }

@@ -26,6 +26,7 @@ mod commands;
 mod completions;
 mod core_conf;
 mod default_user;
+mod directive_notes;
 mod engines;
 mod entrypoint;
 mod error_log_conf;
@@ -41,6 +42,7 @@ mod init;
 mod json;
 mod load_configuration;
 mod lsp;
+mod man_pages;
 mod master;
 mod message;
 mod modules;
@@ -50,6 +52,7 @@ mod paths;
 mod prepare;
 mod proxy;
 mod reference;
+mod reference_pages;
 mod replaced_build;
 mod run;
 mod running_master;
@@ -106,7 +109,7 @@ fn main() {
         Ok(CliCommand::Canary(canary)) => takeover::canary::run(&canary),
         Ok(CliCommand::Unit(unit)) => unit::run(&unit, &arguments),
         Ok(CliCommand::Entrypoint(command)) => entrypoint::run(&command),
-        Ok(CliCommand::Help(name)) => help::help(name.as_deref()),
+        Ok(CliCommand::Help(name)) => help::help(&name),
         Ok(CliCommand::Usage(page)) => {
             terminal::print_text(format_args!("{page}"));
             0
@@ -115,7 +118,8 @@ fn main() {
             terminal::print_text(format_args!("{}", completions::script(shell)));
             0
         }
-        Ok(CliCommand::Reference(directory)) => help::write_reference(&directory),
+        Ok(CliCommand::Manual(page)) => man_pages::print(&page),
+        Ok(CliCommand::Reference(directory)) => reference_pages::write_reference(&directory),
         Err(error) => {
             terminal::report_line(format_args!("{}: {error}", identity.program()));
             1

@@ -18,6 +18,18 @@ pub(crate) struct ReferencePage {
     pub(crate) variables: Vec<conf::describe::VariableInfo>,
 }
 
+impl ReferencePage {
+    /// The name of the page's file.
+    pub(crate) fn file_name(&self) -> String {
+        format!("{}.md", self.name.replace(['/', ' '], "-"))
+    }
+
+    /// Whether it is about the TCP and UDP engine.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.name == "stream" || self.name.starts_with("stream_")
+    }
+}
+
 /// A page per module, in the order of the reference.
 pub(crate) fn pages() -> Vec<ReferencePage> {
     let mut pages = vec![

@@ -27,6 +27,7 @@ pub(crate) fn all() -> Vec<Case> {
         web::registry(),
         web::webdav(),
         web::http3(),
+        web::http3_browser(),
         wire::redis(),
         wire::mysql(),
         wire::dns(),

@@ -420,6 +420,61 @@ http {
     }
 }
 
+/// HTTP/3 by a browser. Needs an nginx that has it.
+pub(super) fn http3_browser() -> Case {
+    Case {
+        needs: vec![
+            Need::Debian("/usr/bin/openssl", "openssl"),
+            Need::Debian("/usr/bin/chromium", "chromium"),
+        ],
+        files: vec![
+            client!("http3_chromium.sh"),
+            (
+                "page.html",
+                "<!doctype html><body><script>
+const ask = (path, init) => fetch(path, init).then(r => r.arrayBuffer().then(b => `${r.status} ${b.byteLength} ${r.headers.get('x-seen')}`));
+const say = text => document.body.insertAdjacentHTML('beforeend', `<p>${text}</p>`);
+(async () => {
+  say(await ask('/seen'));
+  say((await Promise.all([...Array(50).keys()].map(n => ask('/big?' + n)))).filter(a => a.startsWith('200 500000 ')).length + ' at once');
+  say(await ask('/echo', { method: 'POST', body: new Uint8Array(300000) }));
+})().catch(say);
+</script></body>
+",
+            ),
+        ],
+        prepare: vec![
+            "openssl req -x509 -newkey rsa:2048 -nodes -keyout rsa.key -out rsa.pem -days 30 -subj /CN=localhost -addext subjectAltName=DNS:localhost",
+            "sh -c 'mkdir -p html && mv page.html html && yes content | head -c 500000 > html/big'",
+        ],
+        configuration: "
+events { }
+http {
+    access_log off;
+    types { text/html html; }
+    client_max_body_size 0;
+    server {
+        listen 127.0.0.1:%%PORT%% quic;
+        ssl_certificate %%DIR%%/rsa.pem;
+        ssl_certificate_key %%DIR%%/rsa.key;
+        root %%DIR%%/html;
+        location /seen { add_header X-Seen '$server_protocol|$http3'; return 200 seen; }
+        location /echo { add_header X-Seen $content_length; proxy_pass http://127.0.0.1:%%PORT2%%; }
+    }
+    server {
+        listen 127.0.0.1:%%PORT2%%;
+        location / { return 200 $content_length; }
+    }
+}
+",
+        client: "sh http3_chromium.sh %%PORT%%",
+        ..Case::new(
+            "http3-browser",
+            "Chromium: a page, fifty requests at once, an upload",
+        )
+    }
+}
+
 /// HTTP/3 by two clients that share nothing. Needs an nginx that has it.
 pub(super) fn http3() -> Case {
     Case {

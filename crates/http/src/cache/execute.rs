@@ -573,8 +573,10 @@ impl CacheRequest {
         let watch = self.watches_client(request);
         request.ledger.role = Some(FillRole::Follower);
         let former = request.ledger.enter(LedgerPhase::Fill);
-        let waiting = rt::timeout(limit, fill.follower.wait_for_head());
-        let waited = upstream::while_client_stays(&client, watch, waiting).await;
+        let waited = {
+            let waiting = std::pin::pin!(rt::timeout(limit, fill.follower.wait_for_head()));
+            upstream::while_client_stays(&client, watch, waiting).await
+        };
         request.ledger.enter(former);
         match waited {
             Err(_) => return client_left(request).into(),

@@ -164,7 +164,7 @@ impl CacheRequest {
                 }
             }
         });
-        let head = upstream::while_client_stays(&client, watch, head).await;
+        let head = upstream::while_client_stays(&client, watch, std::pin::pin!(head)).await;
         let Ok(head) = head else {
             return Err(client_left(request).into());
         };

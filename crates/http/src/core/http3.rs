@@ -120,7 +120,7 @@ pub static DIRECTIVES: DirectiveTable<Http3Conf> = DirectiveTable::new(&[
         default: Some("cubic"),
         contexts: HTTP_SERVER,
         since: "0.1",
-        doc: "Decides how much is on the way to a client: `cubic` (RFC 9438) takes loss for congestion, `bbr` measures the \
+        doc: "The congestion control of QUIC connections: `cubic` (RFC 9438) treats loss as congestion, `bbr` measures the \
               path. Both send evenly, without bursts.",
         set: Setter::Word(&["cubic", "bbr"], |c, i| {
             c.congestion = [CongestionControl::Cubic, CongestionControl::Bbr][i];

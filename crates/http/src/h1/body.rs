@@ -68,8 +68,13 @@ impl Http1BodyInput {
                     .len()
                     .min(max)
                     .min(usize::try_from(*left).unwrap_or(usize::MAX));
-                out.extend_from_slice(&input[..n]);
                 *left -= n as u64;
+                if n == input.len() && out.is_empty() && out.capacity() < n {
+                    // All of it goes there as it is. A copy would leave a hole in the heap for each slow upload.
+                    *out = std::mem::take(&mut *input);
+                } else {
+                    out.extend_from_slice(&input[..n]);
+                }
                 n
             }
             BodyDecodeState::Chunked(decoder) => {
@@ -106,7 +111,8 @@ impl Http1BodyInput {
                 at
             }
         };
-        input.drain(..used);
+        let used_here = used.min(input.len());
+        input.drain(..used_here);
         // What came along with the head may have been large, and the rest does not pass here.
         if input.is_empty() && input.capacity() > KEPT_INPUT {
             buffers::give_buffer(std::mem::take(&mut *input));

@@ -150,11 +150,12 @@ impl<'a> Http1Connection<'a> {
                 lifecycle::run_lifecycle(self, request, Ok(())).await
             }
             Err(NoHead::Quiet) => ConnectionFate::Close,
-            Err(NoHead::Cut) => self.log_cut_head(request).await,
+            // Rare futures are boxed: their space would be part of every connection's.
+            Err(NoHead::Cut) => Box::pin(self.log_cut_head(request)).await,
             Err(NoHead::Leaving) => ConnectionFate::Transfer,
             Err(NoHead::Silent) => ConnectionFate::Wait,
-            Err(NoHead::TimedOut) => self.time_out(request).await,
-            Err(NoHead::Rejected(reject)) => self.refuse(request, reject).await,
+            Err(NoHead::TimedOut) => Box::pin(self.time_out(request)).await,
+            Err(NoHead::Rejected(reject)) => Box::pin(self.refuse(request, reject)).await,
         }
     }
 

@@ -8,6 +8,7 @@
 //! requests.
 
 mod body;
+mod client_wait;
 mod connection;
 mod discard;
 mod file_sender;

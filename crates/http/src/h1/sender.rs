@@ -12,14 +12,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proto::message::ResponseFraming;
-use rt::net::SocketOption;
 
 use crate::buffers;
 use crate::byte_stream::ByteStream;
 use crate::core::location::LocationConf;
 use crate::ledger::LedgerPhase;
 use crate::limit_rate::{RateLimit, is_paced};
-use crate::memory_peak;
 use crate::request::Request;
 use crate::response_body::{BodyChunk, BodyError, ResponseBody};
 use crate::response_send::{ResponseSendError, is_undecided};
@@ -35,14 +33,12 @@ const COPIED_UP_TO: usize = 2 * 1024;
 /// Output is gathered up to this size before it is sent, in bytes.
 pub(super) const GATHER: usize = 64 * 1024;
 
-/// How long a client may take nothing before it counts as slow.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How much content in memory is sent before others get their turn, in bytes: a client on this machine takes a megabyte
+/// within one call, which lasts a millisecond.
+const MEMORY_PORTION: usize = 256 * 1024;
 
-/// How many bytes the kernel accepts for a slow client beyond those on their way.
-const UNSENT_OF_SLOW: i32 = 32 * 1024;
-
-/// [`GATHER`] for a slow client, which takes little at a time.
-const GATHER_FOR_SLOW: usize = 16 * 1024;
+/// Content up to this size is not given back to its producer, in bytes.
+const GIVEN_BACK_FROM: usize = 4 * 1024;
 
 /// How much of a file is sent before others get their turn when `sendfile_max_chunk` is 0, in bytes.
 const UNLIMITED_PORTION: u64 = 1 << 30;
@@ -53,9 +49,9 @@ pub(super) struct Http1Sender {
     /// What has been gathered and not yet sent. Between two responses it owns no memory: idle connections need none,
     /// and the buffer that the loop used last is still in the processor's cache.
     pub(super) out: Vec<u8>,
-    timer: rt::Timer,
-    /// The client has been slower than [`PATIENCE`]: what it does not take is not kept for it.
-    is_slow: bool,
+    pub(super) timer: rt::Timer,
+    /// The client has been slower than the patience with it: what it does not take is not kept for it.
+    pub(super) is_slow: bool,
 }
 
 /// The settings of the response that is being sent, and how far it is.
@@ -70,6 +66,10 @@ pub(super) struct SendJob {
     pub(super) timeout: Duration,
     pub(super) pace: Option<RateLimit>,
     pub(super) body_bytes: u64,
+    /// What is left of the announced length.
+    left: u64,
+    /// How much of the output's beginning is no content: the head, until it has been sent.
+    head: usize,
 }
 
 impl Http1Sender {
@@ -190,7 +190,7 @@ impl Http1Sender {
     ) -> Result<(), ResponseSendError> {
         let before = self.bytes.sent.get();
         let head = self.out.len() as u64;
-        let mut job = SendJob::new(request, framing);
+        let mut job = SendJob::new(request, framing, self.out.len());
         let mut result = self.send_with(request, &mut job).await;
         if let Err(ResponseSendError::Body(error)) = &result
             && *error != BodyError::Withdrawn
@@ -226,10 +226,6 @@ impl Http1Sender {
         if job.pace.is_some() {
             self.paced_head(request, job).await?;
         }
-        let mut left = match job.framing {
-            ResponseFraming::Length(length) => length,
-            _ => u64::MAX,
-        };
         let mut turn = job.body_bytes;
         loop {
             if job.body_bytes - turn >= job.portion {
@@ -243,25 +239,34 @@ impl Http1Sender {
                 Some(BodyChunk::Bytes(bytes)) => {
                     // A producer may deliver more than was announced. The excess is cut off: the client would take it
                     // for the next response (RFC 9112, section 6.3; response splitting).
-                    let bytes = match usize::try_from(left) {
+                    let bytes = match usize::try_from(job.left) {
                         Ok(most) if most < bytes.len() => bytes.slice(..most),
                         _ => bytes,
                     };
-                    left -= bytes.len() as u64;
-                    job.body_bytes += bytes.len() as u64;
-                    self.bytes(request, job, bytes).await?;
+                    job.count_content(bytes.len() as u64);
+                    if let Some(unsent) = self.bytes(request, job, bytes).await? {
+                        job.give_back(request, unsent);
+                    }
                 }
                 Some(BodyChunk::File(mut range)) => {
-                    range.length = range.length.min(left);
-                    left -= range.length;
-                    job.body_bytes += range.length;
+                    // What precedes it first, so that it can be given back.
+                    if self.out.len() > GIVEN_BACK_FROM
+                        && job.takes_back(request, 0)
+                        && let Some(unsent) = self.offer(request, job, Bytes::new()).await?
+                    {
+                        job.give_back_to(request, BodyChunk::File(range));
+                        job.give_back(request, unsent);
+                        continue;
+                    }
+                    range.length = range.length.min(job.left);
+                    job.count_content(range.length);
                     self.file(request, job, range).await?;
                 }
             }
         }
         match job.framing {
             // Fewer bytes than announced: only closing the connection tells the client (RFC 9112, section 8).
-            ResponseFraming::Length(_) if left > 0 => {
+            ResponseFraming::Length(_) if job.left > 0 => {
                 return Err(ResponseSendError::Body(BodyError::Producer));
             }
             ResponseFraming::Chunked => {
@@ -321,29 +326,31 @@ impl Http1Sender {
         waits || is_undecided(&request.out.body)
     }
 
+    /// Gathers or sends content. Returns what is to be given back of what has been gathered.
     async fn bytes(
         &mut self,
         request: &mut Request,
         job: &mut SendJob,
         bytes: Bytes,
-    ) -> Result<(), ResponseSendError> {
+    ) -> Result<Option<Bytes>, ResponseSendError> {
         // A source may have nothing at the moment. As a chunk that would be a line break where none may stand.
         if bytes.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         if job.pace.is_some() {
-            return self.paced_bytes(request, job, bytes).await;
+            self.paced_bytes(request, job, bytes).await?;
+            return Ok(None);
         }
         self.begin_chunk(job, bytes.len() as u64);
         // Below the bound a copy is cheaper than a system call; above it the bytes are sent from where they are.
         if self.out.len() + bytes.len() <= GATHER {
             self.out.extend_from_slice(&bytes);
             self.end_chunk(job);
-            return Ok(());
+            return Ok(None);
         }
-        self.write_with(request, job, &bytes).await?;
+        let unsent = self.offer(request, job, bytes).await?;
         self.end_chunk(job);
-        Ok(())
+        Ok(unsent)
     }
 
     /// `limit_rate` counts the head, too, as in nginx: sends it within the allowance. The last part stays in the
@@ -468,9 +475,7 @@ impl Http1Sender {
     ) -> Result<(), ResponseSendError> {
         let mut at = 0;
         while at < self.out.len() {
-            at += self
-                .write_some(request, &self.out[at..], &[], timeout)
-                .await?;
+            at += self.write_some(request, &self.out[at..], timeout).await?;
         }
         self.out.clear();
         // Or the last record would stay with us until the next write, which may never come.
@@ -490,34 +495,89 @@ impl Http1Sender {
         Ok(())
     }
 
-    /// Sends what has been gathered, and `bytes` behind it without copying them.
-    async fn write_with(
+    /// Sends what has been gathered, and `bytes` behind it without copying them. If the client takes nothing for a while,
+    /// returns the content that its producer can keep for it: a thousand slow clients would hold a thousand copies.
+    async fn offer(
         &mut self,
         request: &mut Request,
-        job: &SendJob,
-        bytes: &[u8],
-    ) -> Result<(), ResponseSendError> {
-        let total = self.out.len() + bytes.len();
-        let mut at = 0;
+        job: &mut SendJob,
+        bytes: Bytes,
+    ) -> Result<Option<Bytes>, ResponseSendError> {
+        let gathered = self.out.len();
+        let total = gathered + bytes.len();
+        // It may have been sent since, with what was gathered then.
+        job.head = job.head.min(gathered);
+        let (mut at, mut turn) = (0, 0);
         while at < total {
-            let (first, second) = if at < self.out.len() {
-                (&self.out[at..], bytes)
-            } else {
-                (&bytes[at - self.out.len()..], &[][..])
+            if at - turn >= MEMORY_PORTION {
+                rt::yield_now().await;
+                turn = at;
+            }
+            let end = total.min(at + MEMORY_PORTION);
+            let (first, second) = match at < gathered {
+                true => (&self.out[at..], &bytes[..end.saturating_sub(gathered)]),
+                false => (&bytes[at - gathered..end - gathered], &[][..]),
             };
-            at += self.write_some(request, first, second, job.timeout).await?;
+            let Some(sent) = self.try_write_some(first, second)? else {
+                let begin = at.max(job.head);
+                let rest = job.timeout.saturating_sub(self.patience(job));
+                if !job.takes_back(request, (total - begin) as u64) {
+                    self.wait_writable(request, job.timeout).await?;
+                } else if !self.is_writable_within(request, self.patience(job)).await? {
+                    self.note_slow_client();
+                    // The producer may have gone on meanwhile.
+                    if total - begin > GIVEN_BACK_FROM
+                        && job.takes_back(request, (total - begin) as u64)
+                    {
+                        return Ok(Some(self.take_unsent(job, at, bytes)));
+                    }
+                    self.wait_writable(request, rest).await?;
+                }
+                continue;
+            };
+            at += sent;
         }
         self.out.clear();
-        self.finish_write(request, job.timeout).await
+        job.head = 0;
+        self.finish_write(request, job.timeout).await?;
+        Ok(None)
+    }
+
+    /// Takes the content out of the output, of which `at` bytes have been sent, and puts `bytes` behind it. What is left of
+    /// the head stays.
+    fn take_unsent(&mut self, job: &mut SendJob, at: usize, bytes: Bytes) -> Bytes {
+        let begin = at.max(job.head);
+        let unsent = match self.out.get(begin..).unwrap_or_default() {
+            [] => bytes.slice(begin.saturating_sub(self.out.len())..),
+            gathered => [gathered, &bytes[..]].concat().into(),
+        };
+        let head = self.out[at.min(job.head)..job.head].to_vec();
+        self.release();
+        job.head = head.len();
+        self.out = head;
+        unsent
     }
 
     async fn write_some(
         &self,
         request: &mut Request,
-        first: &[u8],
-        second: &[u8],
+        bytes: &[u8],
         timeout: Duration,
     ) -> Result<usize, ResponseSendError> {
+        loop {
+            match self.try_write_some(bytes, &[])? {
+                Some(n) => return Ok(n),
+                None => self.wait_writable(request, timeout).await?,
+            }
+        }
+    }
+
+    /// Sends what the socket takes: `None` if that is nothing.
+    fn try_write_some(
+        &self,
+        first: &[u8],
+        second: &[u8],
+    ) -> Result<Option<usize>, ResponseSendError> {
         loop {
             let result = if second.is_empty() {
                 self.bytes.transport.try_write(first)
@@ -529,116 +589,13 @@ impl Http1Sender {
             match result {
                 Ok(n) => {
                     self.bytes.count_sent(n);
-                    return Ok(n);
+                    return Ok(Some(n));
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.wait_writable(request, timeout).await?
-                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(ResponseSendError::Failed(error)),
             }
         }
-    }
-
-    /// Waits with an empty output, which others may use meanwhile.
-    pub(super) async fn writable(
-        &mut self,
-        request: &mut Request,
-        job: &SendJob,
-    ) -> Result<(), ResponseSendError> {
-        self.release();
-        let patience = self.patience(job);
-        if self.is_writable_within(request, patience).await? {
-            return Ok(());
-        }
-        self.note_slow_client();
-        self.wait_writable(request, job.timeout.saturating_sub(patience))
-            .await
-    }
-
-    /// Up to which size output is gathered.
-    pub(super) fn most_output(&self) -> usize {
-        match self.is_slow {
-            true => GATHER_FOR_SLOW,
-            false => GATHER,
-        }
-    }
-
-    /// How long the client may take nothing before what is held for it is dropped: not at all, if it was slow before.
-    pub(super) fn patience(&self, job: &SendJob) -> Duration {
-        match self.is_slow {
-            true => Duration::ZERO,
-            false => PATIENCE.min(job.timeout),
-        }
-    }
-
-    /// Notes that the client is slow. From now on the kernel accepts little more than can be on its way: its memory is
-    /// bounded, too. Not for every client: a fast one would cost more wake-ups.
-    pub(super) fn note_slow_client(&mut self) {
-        memory_peak::note_dropped(GATHER_FOR_SLOW);
-        if !std::mem::replace(&mut self.is_slow, true) {
-            // A socket that refuses the option takes more memory, nothing else.
-            let _ = self
-                .bytes
-                .transport
-                .socket()
-                .set_option(SocketOption::NotSentLow, UNSENT_OF_SLOW);
-        }
-    }
-
-    pub(super) async fn wait_writable(
-        &self,
-        request: &mut Request,
-        timeout: Duration,
-    ) -> Result<(), ResponseSendError> {
-        match self.is_writable_within(request, timeout).await? {
-            true => Ok(()),
-            false => Err(ResponseSendError::TimedOut),
-        }
-    }
-
-    /// Waits until the socket takes bytes; `false` if it does not in this time.
-    pub(super) async fn is_writable_within(
-        &self,
-        request: &mut Request,
-        timeout: Duration,
-    ) -> Result<bool, ResponseSendError> {
-        self.timer.set(timeout);
-        let former = request.ledger.enter(LedgerPhase::Client);
-        let result = std::future::poll_fn(|context| {
-            if let Poll::Ready(result) = self.bytes.transport.poll_writable(context) {
-                return Poll::Ready(result.map(|()| true).map_err(ResponseSendError::Failed));
-            }
-            // The client takes nothing now; a producer that works ahead must still not stall (an upstream whose
-            // response is buffered should be read to its end and released).
-            ResponseBody::poll_ahead_of(request, context);
-            self.timer.poll_expired(context).map(|()| Ok(false))
-        })
-        .await;
-        request.ledger.enter(former);
-        result
-    }
-
-    async fn wait_flushed(
-        &self,
-        request: &mut Request,
-        timeout: Duration,
-    ) -> Result<(), ResponseSendError> {
-        self.timer.set(timeout);
-        let former = request.ledger.enter(LedgerPhase::Client);
-        let result = std::future::poll_fn(|context| {
-            if let Poll::Ready(result) = self.bytes.transport.poll_flush(context) {
-                return Poll::Ready(result.map_err(ResponseSendError::Failed));
-            }
-            // As above: a producer that works ahead must not stall.
-            ResponseBody::poll_ahead_of(request, context);
-            self.timer
-                .poll_expired(context)
-                .map(|()| Err(ResponseSendError::TimedOut))
-        })
-        .await;
-        request.ledger.enter(former);
-        result
     }
 
     /// Gives the output's memory to the next response on the loop.
@@ -648,7 +605,7 @@ impl Http1Sender {
 }
 
 impl SendJob {
-    fn new(request: &mut Request, framing: ResponseFraming) -> SendJob {
+    fn new(request: &mut Request, framing: ResponseFraming, head: usize) -> SendJob {
         let site = Rc::clone(&request.site);
         let core: &LocationConf = &site.location(request.location).core;
         let delivery = &core.delivery;
@@ -665,7 +622,39 @@ impl SendJob {
             timeout: delivery.send_timeout,
             pace: RateLimit::of_request(request, &site),
             body_bytes: 0,
+            left: match framing {
+                ResponseFraming::Length(length) => length,
+                _ => u64::MAX,
+            },
+            head,
         }
+    }
+
+    /// Whether content can be given back to its producer, which then keeps this many bytes more. Not from between the
+    /// sizes of chunks.
+    fn takes_back(&self, request: &Request, bytes: u64) -> bool {
+        self.pace.is_none()
+            && self.framing != ResponseFraming::Chunked
+            && matches!(&request.out.body, ResponseBody::Stream(source) if source.takes_back(bytes))
+    }
+
+    /// Gives content back that was counted as sent.
+    fn give_back(&mut self, request: &mut Request, unsent: Bytes) {
+        let bytes = unsent.len() as u64;
+        self.left += bytes;
+        self.body_bytes -= bytes;
+        self.give_back_to(request, BodyChunk::Bytes(unsent));
+    }
+
+    fn give_back_to(&self, request: &mut Request, chunk: BodyChunk) {
+        if let ResponseBody::Stream(source) = &mut request.out.body {
+            source.take_back(chunk);
+        }
+    }
+
+    fn count_content(&mut self, bytes: u64) {
+        self.left -= bytes;
+        self.body_bytes += bytes;
     }
 
     pub(super) fn paid(&mut self, bytes: u64) {

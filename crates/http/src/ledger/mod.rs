@@ -190,7 +190,9 @@ pub struct RequestLedger {
     pub connection: Option<ConnectionUse>,
     /// The observer has counted it as being under way.
     pub is_counted: bool,
-    /// `None` until time has passed in some phase.
+    /// Whether time has passed in some phase. Until then `spent` means nothing.
+    has_spent: bool,
+    /// Its memory is kept for the next request on the connection.
     spent: Option<Box<PhaseTimes>>,
 }
 
@@ -198,6 +200,17 @@ impl RequestLedger {
     /// A ledger that begins now.
     #[inline]
     pub fn begin() -> RequestLedger {
+        RequestLedger::begin_with(None)
+    }
+
+    /// Begins again for the next request on the connection.
+    #[inline]
+    pub(crate) fn begin_again(&mut self) {
+        *self = RequestLedger::begin_with(self.spent.take());
+    }
+
+    #[inline]
+    fn begin_with(spent: Option<Box<PhaseTimes>>) -> RequestLedger {
         let now = rt::now();
         RequestLedger {
             since: now,
@@ -210,8 +223,24 @@ impl RequestLedger {
             cache: None,
             connection: None,
             is_counted: false,
-            spent: None,
+            has_spent: false,
+            spent,
         }
+    }
+
+    /// The columns, if any of them has something.
+    #[inline]
+    fn spent(&self) -> Option<&PhaseTimes> {
+        self.spent.as_deref().filter(|_| self.has_spent)
+    }
+
+    /// The columns, to be added to.
+    fn spent_mut(&mut self) -> &mut PhaseTimes {
+        let spent = self.spent.get_or_insert_default();
+        if !std::mem::replace(&mut self.has_spent, true) {
+            **spent = PhaseTimes::default();
+        }
+        spent
     }
 
     /// Enters a phase. Returns the former one, to be entered again afterwards.
@@ -243,7 +272,7 @@ impl RequestLedger {
     #[cold]
     pub(crate) fn began_earlier(&mut self, phase: LedgerPhase, by: Duration) {
         self.began = self.began.checked_sub(by).unwrap_or(self.began);
-        self.spent.get_or_insert_default()[phase as usize] += micros(by);
+        self.spent_mut()[phase as usize] += micros(by);
     }
 
     /// When the request began.
@@ -254,7 +283,7 @@ impl RequestLedger {
     /// Shows the columns that are not empty to `show`, by their names. Most requests have none.
     #[inline]
     pub fn each_column(&self, mut show: impl FnMut(&'static str, Duration)) {
-        let Some(spent) = self.spent.as_deref() else {
+        let Some(spent) = self.spent() else {
             return;
         };
         for (micros, (name, _)) in spent.iter().zip(NAMES) {
@@ -284,9 +313,10 @@ impl RequestLedger {
             true => took.min(lag),
             false => Duration::ZERO,
         };
-        let spent = self.spent.get_or_insert_default();
+        let phase = self.phase;
+        let spent = self.spent_mut();
         spent[LedgerPhase::Loop as usize] += micros(late);
-        spent[self.phase as usize] += micros(took - late);
+        spent[phase as usize] += micros(took - late);
     }
 
     /// Notes who ended the request in the present phase. The first one counts.
@@ -314,7 +344,7 @@ impl RequestLedger {
     /// The columns until now; the time that they have and `told` does not. `told` has it afterwards. For the request of
     /// the client that a fetch was started for.
     pub(crate) fn news(&self, told: &mut PhaseTimes) -> PhaseTimes {
-        let mut now = self.spent.as_deref().copied().unwrap_or_default();
+        let mut now = self.spent().copied().unwrap_or_default();
         now[self.phase as usize] += micros(rt::now().saturating_duration_since(self.since));
         let before = std::mem::replace(told, now);
         std::array::from_fn(|at| now[at].saturating_sub(before[at]))
@@ -323,9 +353,10 @@ impl RequestLedger {
     /// Says what a wait for a fill of its own was spent on: the fetch's columns take the place of as much of the wait.
     pub(crate) fn explain_fill(&mut self, of_fetch: &PhaseTimes) {
         self.enter(self.phase);
-        let Some(spent) = &mut self.spent else {
+        if !self.has_spent {
             return;
-        };
+        }
+        let spent = self.spent_mut();
         for phase in [
             LedgerPhase::Resolve,
             LedgerPhase::Queue,
@@ -353,7 +384,7 @@ impl RequestLedger {
 
     /// The time in a phase until now.
     fn spent_in(&self, phase: LedgerPhase) -> Duration {
-        let spent = self.spent.as_ref().map_or(0, |spent| spent[phase as usize]);
+        let spent = self.spent().map_or(0, |spent| spent[phase as usize]);
         let running = match phase == self.phase && self.ended.is_none() {
             true => rt::now().saturating_duration_since(self.since),
             false => Duration::ZERO,
@@ -405,7 +436,7 @@ mod tests {
         of_fetch[LedgerPhase::Connect as usize] = 30;
         of_fetch[LedgerPhase::FirstByte as usize] = 500;
         ledger.explain_fill(&of_fetch);
-        let spent = |phase| ledger.spent.as_ref().map(|spent| spent[phase as usize]);
+        let spent = |phase| ledger.spent().map(|spent| spent[phase as usize]);
         assert_eq!(spent(LedgerPhase::Connect), Some(30));
         assert_eq!(spent(LedgerPhase::FirstByte), Some(70));
         assert_eq!(spent(LedgerPhase::Fill), Some(0));

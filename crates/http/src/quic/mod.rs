@@ -61,15 +61,12 @@ pub(crate) fn receive_datagrams(
     net::quic::serve_listener(listener, &settings, Rc::new(take))
 }
 
-/// Follows a reload, and on the first loop of a process, takes what other processes have received for this one.
+/// Follows a reload, and takes what other processes have received for connections of this loop.
 pub(crate) fn prepare(engine: &LoopConnections) {
     let site = engine.http.site();
     let steers = engine.http.main.borrow().steers_datagrams;
     let settings = |server| site.server(server).core.http3.endpoint_settings(steers);
     net::quic::update_endpoints(|address| default_server(&site, address).map(settings));
-    if engine.http.index > 0 {
-        return;
-    }
     for endpoint in site.endpoints.iter().filter(|endpoint| endpoint.quic) {
         let secret = settings(endpoint.default_server).secret;
         // Then connections of other processes are reset when their datagrams arrive here, and begin again.

@@ -21,7 +21,7 @@ pub(super) struct PeerConnector {
     /// Idle connections are shared only between exchanges with the same tag.
     tag: u64,
     /// The parameters of TLS; `None`: plain connections.
-    tls: Option<HandshakeParameters>,
+    tls: Option<Box<HandshakeParameters>>,
     /// The local address of `…_bind`.
     local: Option<SocketAddress>,
 }
@@ -35,7 +35,7 @@ impl PeerConnector {
     ) -> PeerConnector {
         let tls = protocol.secure_host().map(|host| {
             let dialect = protocol.dialect();
-            settings.secure.handshake_parameters(request, host, dialect)
+            Box::new(settings.secure.handshake_parameters(request, host, dialect))
         });
         let local = local_address(request, settings);
         PeerConnector { tag, tls, local }
@@ -65,7 +65,7 @@ impl PeerConnector {
         let reuse = ReuseTerms {
             tag: self.tag,
             dialect: protocol.dialect(),
-            secure: self.tls.as_ref().map_or(0, HandshakeParameters::key),
+            secure: self.tls.as_deref().map_or(0, HandshakeParameters::key),
         };
         if !protocol.is_tunnel()
             && let Some(connection) = lease.take_idle_connection(reuse).await

@@ -82,6 +82,8 @@ pub struct Exchange {
     pub(super) transmit: RequestTransmit,
     /// The timer for whatever is being waited for: that the server accepts bytes, or that it sends some.
     pub(super) timer: rt::Timer,
+    /// `…_send_timeout` and `…_read_timeout` of the settings, which take a search at each access.
+    pub(super) timeouts: ExchangeTimeouts,
     /// The current try.
     pub(super) current: CurrentTry,
     /// Bytes that were received together with the head and follow it.
@@ -96,6 +98,22 @@ pub struct Exchange {
     sticky: StickyState,
     /// The start of the first try, for `…_next_upstream_timeout`.
     started: Instant,
+}
+
+/// How long a server may accept nothing, and send nothing.
+#[derive(Clone, Copy)]
+pub(super) struct ExchangeTimeouts {
+    pub(super) send: Duration,
+    pub(super) read: Duration,
+}
+
+impl ExchangeTimeouts {
+    fn of(settings: &UpstreamSettings) -> ExchangeTimeouts {
+        ExchangeTimeouts {
+            send: settings.send_timeout,
+            read: settings.read_timeout,
+        }
+    }
 }
 
 /// The state of one try, which begins anew with each.
@@ -146,53 +164,20 @@ impl Exchange {
         request: &mut Request,
         plan: ExchangePlan,
     ) -> Result<Box<Exchange>, NoResponse> {
-        let ExchangePlan {
-            settings,
-            target,
-            mut protocol,
-            content,
-            watch_client,
-            tag,
-        } = plan;
         // Cleared before anything can fail: the error log names the upstream even if the request's body is refused.
         request.upstream.get_or_make().target.clear();
         // Rarely needed futures are boxed. Otherwise their space would be part of this future, and be copied with every
         // request.
         if !request.body.is_complete() {
-            Box::pin(request_content::read_request_content(request, content)).await?;
+            Box::pin(request_content::read_request_content(request, plan.content)).await?;
         }
-        // Written once for all tries, so that variables have the same value in each. It comes before the name lookup: a
-        // request that cannot be written needs no server.
-        let transmit = write_request(request, content, &mut *protocol)?;
-        request.upstream.get_or_make().begin_exchange();
-        let scheme = protocol.scheme();
-        // `SettingsRef` finds the settings again at each access, so one reference is kept for the lines below.
-        let directives: &UpstreamSettings = &settings;
-        let watch_client = watch_client && is_for_client_alone(request, directives);
-        let group = match target {
-            ExchangeTarget::Group(group) => group,
-            host => Box::pin(find_group(request, host, watch_client)).await?,
+        let mut exchange = match plan.target {
+            ExchangeTarget::Group(_) => Exchange::begin(request, plan)?,
+            ExchangeTarget::Host { .. } => {
+                Box::pin(Exchange::find_and_begin(request, plan)).await?
+            }
         };
-        let (mut selection, looked_up) = super::exchange_target::begin_selection(request, group);
-        // The number of servers in the group is the limit, unless `…_next_upstream_tries` is lower.
-        selection.limit_tries(u32::try_from(directives.next_upstream_tries).unwrap_or(0));
-        let connector = PeerConnector::new(request, directives, &*protocol, tag);
-        let buffering = directives.buffering;
-        let mut exchange = Box::new(Exchange {
-            settings,
-            protocol,
-            transmit,
-            timer: rt::Timer::new(),
-            current: CurrentTry::begin(),
-            rest: Bytes::new(),
-            buffering,
-            content,
-            watch_client,
-            connector,
-            selection,
-            sticky: StickyState::new(looked_up),
-            started: rt::now(),
-        });
+        let scheme = exchange.protocol.scheme();
         // This loop ends. A failure that says something about a server uses up one of the tries that are left, unless an
         // idle connection was the cause, and that is used up. All other failures stop (`decide_retry`).
         loop {
@@ -215,6 +200,26 @@ impl Exchange {
         }
     }
 
+    /// Begins an exchange with a group. Not part of the future that makes the tries: that would keep a place for
+    /// everything that is only moved into the exchange.
+    fn begin(request: &mut Request, mut plan: ExchangePlan) -> Result<Box<Exchange>, NoResponse> {
+        let transmit = plan.write_request(request)?;
+        plan.into_exchange(request, transmit)
+    }
+
+    /// Begins an exchange with a host that has to be looked up.
+    async fn find_and_begin(
+        request: &mut Request,
+        mut plan: ExchangePlan,
+    ) -> Result<Box<Exchange>, NoResponse> {
+        // It comes before the name lookup: a request that cannot be written needs no server.
+        let transmit = plan.write_request(request)?;
+        let watch = plan.watch_client && is_for_client_alone(request, &plan.settings);
+        let group = find_group(request, plan.target, watch).await?;
+        plan.target = ExchangeTarget::Group(group);
+        plan.into_exchange(request, transmit)
+    }
+
     /// Makes one try: choose a server, connect, send the request, read the head.
     async fn make_try(&mut self, request: &mut Request) -> Result<(), TryFailure> {
         self.current = CurrentTry::begin();
@@ -222,11 +227,17 @@ impl Exchange {
         self.ask_chooser(request)?;
         let client = Rc::clone(&request.stream);
         let watch = self.watch_client;
-        // `queue` may let this wait for a free slot, and a client that disconnects must leave the queue.
-        let lease = while_client_stays(&client, watch, self.selection.acquire())
-            .await
-            .map_err(|ClientLeft| client_left(request))?
-            .map_err(|why| no_peer(request, self.selection.group(), why))?;
+        let picked = match self.selection.try_pick() {
+            // `queue` lets this wait for a free slot, and a client that disconnects must leave the queue.
+            Err(NoPeer::Occupied) => {
+                let mut queued = Box::pin(self.selection.wait_in_queue());
+                while_client_stays(&client, watch, queued.as_mut())
+                    .await
+                    .map_err(|ClientLeft| client_left(request))?
+            }
+            picked => picked,
+        };
+        let lease = picked.map_err(|why| no_peer(request, self.selection.group(), why))?;
         request.upstream.get_or_make().current_try().peer =
             Some(PeerName::Peer(Arc::clone(lease.peer())));
         // The cookie belongs to the choice, whatever becomes of the connection. If this try fails, the next choice replaces
@@ -234,12 +245,13 @@ impl Exchange {
         self.sticky
             .note_peer(request, self.selection.group(), &lease);
         request.ledger.enter(LedgerPhase::Connect);
-        let connecting = self
-            .connector
-            .connect(request, &self.settings, &*self.protocol, &lease);
-        let connection = while_client_stays(&client, watch, connecting)
-            .await
-            .map_err(|ClientLeft| client_left(request));
+        let connection = {
+            let connecting =
+                self.connector
+                    .connect(request, &self.settings, &*self.protocol, &lease);
+            while_client_stays(&client, watch, std::pin::pin!(connecting)).await
+        };
+        let connection = connection.map_err(|ClientLeft| client_left(request));
         let connection = match connection.and_then(|result| result) {
             Ok(connection) => connection,
             Err(failure) => {
@@ -295,6 +307,7 @@ impl Exchange {
             return Err(TryFailure::Final(NoResponse::new(500)));
         }
         self.settings.override_timeouts(&choice.timeouts);
+        self.timeouts = ExchangeTimeouts::of(&self.settings);
         // The script changed variables that the request was written from.
         if choice.rewrites_request {
             self.transmit = write_request(request, self.content, &mut *self.protocol)
@@ -319,7 +332,7 @@ impl Exchange {
         self.current.link = Some(link);
         self.protocol.begin_response();
         // From here on the server must accept bytes; `…_read_timeout` starts when the request has been sent.
-        self.timer.set(self.settings.send_timeout);
+        self.timer.set(self.timeouts.send);
     }
 
     /// Records the arrival of the head, and decides whether its status calls for another try.
@@ -491,6 +504,51 @@ impl Exchange {
     }
 }
 
+impl ExchangePlan {
+    /// Writes the request once for all tries, so that variables have the same value in each.
+    fn write_request(&mut self, request: &mut Request) -> Result<RequestTransmit, NoResponse> {
+        let transmit = write_request(request, self.content, &mut *self.protocol)?;
+        request.upstream.get_or_make().begin_exchange();
+        Ok(transmit)
+    }
+
+    /// The exchange with the group that the target is by now.
+    fn into_exchange(
+        self,
+        request: &mut Request,
+        transmit: RequestTransmit,
+    ) -> Result<Box<Exchange>, NoResponse> {
+        let ExchangeTarget::Group(group) = self.target else {
+            return Err(NoResponse::new(502));
+        };
+        // `SettingsRef` finds the settings again at each access, so one reference is kept for the lines below.
+        let directives: &UpstreamSettings = &self.settings;
+        let (mut selection, looked_up) = super::exchange_target::begin_selection(request, group);
+        // The number of servers in the group is the limit, unless `…_next_upstream_tries` is lower.
+        selection.limit_tries(u32::try_from(directives.next_upstream_tries).unwrap_or(0));
+        let connector = PeerConnector::new(request, directives, &*self.protocol, self.tag);
+        let buffering = directives.buffering;
+        let timeouts = ExchangeTimeouts::of(directives);
+        let watch_client = self.watch_client && is_for_client_alone(request, directives);
+        Ok(Box::new(Exchange {
+            settings: self.settings,
+            protocol: self.protocol,
+            transmit,
+            timer: rt::Timer::new(),
+            timeouts,
+            current: CurrentTry::begin(),
+            rest: Bytes::new(),
+            buffering,
+            content: self.content,
+            watch_client,
+            connector,
+            selection,
+            sticky: StickyState::new(looked_up),
+            started: rt::now(),
+        }))
+    }
+}
+
 /// Writes the request's head, once for all tries.
 fn write_request(
     request: &mut Request,
@@ -520,12 +578,10 @@ async fn find_group(
 ) -> Result<Arc<UpstreamGroup>, NoResponse> {
     let client = Rc::clone(&request.stream);
     let former = request.ledger.enter(LedgerPhase::Resolve);
-    let found = while_client_stays(
-        &client,
-        watch,
-        super::exchange_target::target_group(request, target),
-    )
-    .await;
+    let found = {
+        let finding = std::pin::pin!(super::exchange_target::target_group(request, target));
+        while_client_stays(&client, watch, finding).await
+    };
     match &found {
         Ok(Ok(_)) => {}
         Ok(Err(_)) => request.ledger.end_by(EndedBy::Upstream),

@@ -94,15 +94,17 @@ impl Exchange {
     pub fn respond(mut self: Box<Self>, request: &mut Request) -> HandlerOutcome {
         let head = Arc::clone(&request.upstream.get_or_make().head);
         let settings = self.settings.clone();
+        // Found once: `SettingsRef` searches at each access.
+        let settings: &UpstreamSettings = &settings;
         let protocol = &mut self.protocol;
         let mut map = |request: &mut Request, field, value: &[u8], out: &mut Vec<u8>| {
             protocol.map_field(request, field, value, out)
         };
-        if let Some(outcome) = respond_instead(request, &settings, &head, &mut map) {
+        if let Some(outcome) = respond_instead(request, settings, &head, &mut map) {
             self.finish_without_content(request);
             return outcome;
         }
-        let buffering = copy_head(request, &settings, &head, &mut map);
+        let buffering = copy_head(request, settings, &head, &mut map);
         self.buffering = buffering.unwrap_or(self.buffering);
         let out = &mut request.out;
         out.content_length = match self.protocol.content_length() {

@@ -79,20 +79,18 @@ impl Exchange {
             &mut *self.protocol,
             context,
         ) {
-            Ok(TransmitProgress::Done) => self.timer.set(self.settings.read_timeout),
-            Ok(TransmitProgress::PeerBusy { moved: true }) => {
-                self.timer.set(self.settings.send_timeout)
-            }
+            Ok(TransmitProgress::Done) => self.timer.set(self.timeouts.read),
+            Ok(TransmitProgress::PeerBusy { moved: true }) => self.timer.set(self.timeouts.send),
             Ok(TransmitProgress::PeerBusy { moved: false }) => {}
             // The client's silence has a timer of its own, and the upstream is not to blame for it.
-            Ok(TransmitProgress::Waiting) => self.timer.set(self.settings.read_timeout),
+            Ok(TransmitProgress::Waiting) => self.timer.set(self.timeouts.read),
             Err(SendFailure::Client(none)) => return Err(TryFailure::Final(none)),
             Err(SendFailure::Peer(error)) => {
                 // The upstream may have answered before it closed the connection, for example with 413. So its response
                 // is read; if there is none, that is logged.
                 exchange_log::send_failed(request, &error);
                 self.transmit.stop_sending();
-                self.timer.set(self.settings.read_timeout);
+                self.timer.set(self.timeouts.read);
             }
         }
         request.upstream.get_or_make().current_try().bytes_sent = self.transmit.sent();
@@ -133,7 +131,7 @@ impl Exchange {
                 request.upstream.get_or_make().current_try().bytes_received += n as u64;
                 // While the request is being sent, `…_send_timeout` counts, whatever the upstream sends.
                 if self.transmit.is_over() {
-                    self.timer.set(self.settings.read_timeout);
+                    self.timer.set(self.timeouts.read);
                 }
                 Ok(())
             }

@@ -43,6 +43,8 @@ pub(super) struct ResponseReader {
     /// The bytes of `queue` that are in memory.
     queued: u64,
     spool: ResponseSpool,
+    /// A slow client has given back what leads the queue: it goes to the file before the client gets anything else.
+    parks: bool,
     saving: Option<ResponseSaving>,
     state: ReaderState,
     buffering: bool,
@@ -104,6 +106,7 @@ impl ResponseReader {
             queue: VecDeque::new(),
             queued: 0,
             spool,
+            parks: false,
             saving,
             state: ReaderState::Reading,
             buffering,
@@ -390,16 +393,43 @@ impl ResponseReader {
         Some(chunk)
     }
 
+    /// Whether what leads the queue is on its way to the file. Then there is nothing for the client.
+    fn poll_parking(&mut self, request: &mut Request, context: &mut Context<'_>) -> bool {
+        loop {
+            if self.spool.is_active() {
+                self.poll_spool(request, context);
+            }
+            if !self.parks || self.spool.is_writing() {
+                return self.parks || self.spool.is_parking();
+            }
+            self.parks = false;
+            self.park();
+        }
+    }
+
+    /// Moves the bytes at the beginning of the queue to the file.
+    fn park(&mut self) {
+        let mut data = Vec::new();
+        while matches!(self.queue.front(), Some(BodyChunk::Bytes(_)))
+            && let Some(BodyChunk::Bytes(bytes)) = self.next_queued()
+        {
+            data.extend_from_slice(&bytes);
+        }
+        self.spool.park(data);
+    }
+
     /// Takes over what has been written to the file.
     fn poll_spool(&mut self, request: &mut Request, context: &mut Context<'_>) {
-        match self.spool.poll(
-            request,
-            &mut self.queue,
-            self.state != ReaderState::Reading,
-            context,
-        ) {
-            Ok(()) => {}
-            Err(()) => self.cut(request),
+        let was_parking = self.spool.is_parking();
+        let ended = self.state != ReaderState::Reading;
+        let written = self.spool.poll(request, &mut self.queue, ended, context);
+        if written.is_err() {
+            // What follows a part that is lost must not be sent in its place.
+            if was_parking {
+                self.queue.clear();
+                self.queued = 0;
+            }
+            self.cut(request);
         }
         // The client has caught up with the file, so what is not written yet is served from memory.
         if self.queue.is_empty()
@@ -420,8 +450,8 @@ impl BodySource for ResponseReader {
         // First, because the upstream may wait for the rest of the request before it sends more.
         self.poll_send(request, context);
         loop {
-            if self.spool.is_active() {
-                self.poll_spool(request, context);
+            if self.poll_parking(request, context) {
+                return Poll::Pending;
             }
             if let Some(chunk) = self.next_queued() {
                 return Poll::Ready(Some(Ok(chunk)));
@@ -460,8 +490,8 @@ impl BodySource for ResponseReader {
             return;
         }
         loop {
-            if self.spool.is_active() {
-                self.poll_spool(request, context);
+            if self.poll_parking(request, context) {
+                return;
             }
             // When the buffers in memory are full, the file takes the rest. When that is full too, the upstream has to
             // wait.
@@ -478,6 +508,23 @@ impl BodySource for ResponseReader {
                 return;
             }
         }
+    }
+
+    fn takes_back(&self, bytes: u64) -> bool {
+        let held = self.queued + bytes;
+        // A response that fits into its buffers has no file.
+        self.buffering
+            && (held > self.memory || self.spool.is_active())
+            && self.state != ReaderState::Cut
+            && self.spool.may_park(held)
+    }
+
+    fn take_back(&mut self, chunk: BodyChunk) {
+        if let BodyChunk::Bytes(bytes) = &chunk {
+            self.queued += bytes.len() as u64;
+            self.parks = true;
+        }
+        self.queue.push_front(chunk);
     }
 
     fn length(&self) -> Option<u64> {

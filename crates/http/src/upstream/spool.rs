@@ -35,6 +35,8 @@ pub(super) struct ResponseSpool {
     /// Data that is waiting to be written.
     batch: Vec<u8>,
     writing: Option<SpoolWriting>,
+    /// What is being written precedes everything that is in the queue.
+    is_parking: bool,
     /// New data goes to the file rather than to the queue in memory.
     active: bool,
 }
@@ -64,8 +66,38 @@ impl ResponseSpool {
             written: 0,
             batch: Vec::new(),
             writing: None,
+            is_parking: false,
             active: false,
         }
+    }
+
+    /// Whether the file has room for what is taken out of memory, this many bytes.
+    pub(super) fn may_park(&self, bytes: u64) -> bool {
+        self.written + self.unwritten() + bytes <= self.max
+    }
+
+    /// Whether something is being written.
+    pub(super) fn is_writing(&self) -> bool {
+        self.writing.is_some()
+    }
+
+    /// Whether the beginning of what is left for the client is being written: until it has been, there is nothing for
+    /// the client.
+    pub(super) fn is_parking(&self) -> bool {
+        self.is_parking
+    }
+
+    /// Writes what precedes everything in the queue: a slow client has left it in memory. Nothing else must be being
+    /// written. What follows goes to the file as well, until the client has caught up.
+    pub(super) fn park(&mut self, data: Vec<u8>) {
+        self.active = true;
+        self.is_parking = true;
+        self.begin_write(data);
+    }
+
+    fn begin_write(&mut self, data: Vec<u8>) {
+        let (file, folder, offset) = (self.file.clone(), self.folder.clone(), self.written);
+        self.writing = Some(Box::pin(write(file, folder, data, offset)));
     }
 
     /// Directs further data to the file. `false` if there must be no file, or if it is full.
@@ -128,6 +160,7 @@ impl ResponseSpool {
                     return Ok(());
                 };
                 self.writing = None;
+                let is_first = std::mem::take(&mut self.is_parking);
                 let (file, path, data) = result.map_err(|error| {
                     let folder = self.folder.display();
                     request.log_while(
@@ -148,11 +181,18 @@ impl ResponseSpool {
                     );
                 }
                 let length = data.len() as u64;
-                append(queue, &file, self.written, length);
+                match is_first {
+                    true => queue.push_front(BodyChunk::File(FileRange {
+                        file: file.clone(),
+                        offset: self.written,
+                        length,
+                    })),
+                    false => append(queue, &file, self.written, length),
+                }
                 self.file = Some(file);
                 self.written += length;
                 // The buffer of the previous batch is reused for the next one.
-                if self.batch.is_empty() && !ended {
+                if self.batch.is_empty() && !ended && !is_first {
                     self.batch = data;
                     self.batch.clear();
                 }
@@ -161,13 +201,8 @@ impl ResponseSpool {
             if self.batch.len() < self.batch_size && (!ended || self.batch.is_empty()) {
                 return Ok(());
             }
-            let (file, folder, offset) = (self.file.clone(), self.folder.clone(), self.written);
-            self.writing = Some(Box::pin(write(
-                file,
-                folder,
-                std::mem::take(&mut self.batch),
-                offset,
-            )));
+            let batch = std::mem::take(&mut self.batch);
+            self.begin_write(batch);
         }
     }
 }

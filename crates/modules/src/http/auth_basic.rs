@@ -94,10 +94,10 @@ static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION_EXCEPT,
         since: "0.3",
-        doc: "How long a password that was right is not compared with its slow hash again: for the same user, the same \
-              entry and the same version of the file. At most `entries` (1024) proofs are remembered for a file, as keyed \
-              hashes in memory; they are forgotten when the file changes and when the server ends. Whoever reads that \
-              memory can try passwords fast, which slow hashes prevent otherwise.",
+        doc: "How long a password that was correct is accepted without computing its slow hash again, for the same user \
+              and the same version of the file. At most `entries` (1024) passwords are remembered per file, as keyed \
+              hashes in memory, until the file changes or the server ends. An attacker who reads that memory can try \
+              passwords fast, which slow hashes prevent otherwise.",
         set: Setter::Custom(Arity::between(1, 2), RepeatRule::Once, read_cache),
     },
 ]);

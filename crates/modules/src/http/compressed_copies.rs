@@ -43,9 +43,9 @@ static MEMORY: DirectiveTable<CopiesMemory> = DirectiveTable::new(&[Directive {
     default: Some("32m"),
     contexts: HTTP,
     since: "0.3",
-    doc: "The maximum memory of compressed copies, in each worker process. When it is used up, copies that are used \
-          least leave; a response for whose copy there is no room is compressed for its client alone. A content larger \
-          than a quarter of it is not kept. `0` disables copies.",
+    doc: "The maximum memory of compressed copies, in each worker process. When it is used up, the least used \
+          copies are evicted; a response whose copy does not fit is compressed for its client alone. A body larger than \
+          a quarter of it is not kept. `0` disables copies.",
     set: Setter::Size(|c| &mut c.limit),
 }]);
 

@@ -97,6 +97,8 @@ fn mirror(request: &mut Request) -> HandlerStep<'_> {
             };
             // Not part of the response: it must neither delay nor end with the request.
             copy.flow.purpose = RequestPurpose::Background;
+            // What the requests share is gone when the first one ends, mostly before the copy begins.
+            copy.inherit_facts(request);
             rt::spawn_named("mirror", async move {
                 subrequest::run_subrequest(&mut copy, true).await;
                 // The response must be read, or the server would block on sending it.

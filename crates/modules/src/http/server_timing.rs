@@ -28,8 +28,8 @@ static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     default: Some("off"),
     contexts: HTTP_SERVER_LOCATION,
     since: "0.2",
-    doc: "Adds the header `Server-Timing` with where the time of the request went so far, in milliseconds: the columns \
-          of `$weir_ledger`. Internals become visible to clients with it.",
+    doc: "Adds the header `Server-Timing`, which says where the time of the request was spent so far, in milliseconds: \
+          the columns of `$weir_ledger`. It makes internals visible to clients.",
     set: Setter::Flag(|conf| &mut conf.on),
 }]);
 

@@ -156,7 +156,10 @@ impl GroupDraft {
         let keepalive = self.keepalive.to_keepalive();
         let mut settings = GroupSettings::new(name, GroupOrigin::Block);
         settings.place = line.sources().place(line.node.span).unwrap_or_default();
-        settings.servers = self.servers;
+        // Thousands of servers would keep room for as many again.
+        let mut servers = self.servers;
+        servers.shrink_to_fit();
+        settings.servers = Arc::new(servers);
         settings.balance = self.balance;
         settings.keepalive = keepalive;
         settings.queue = self.queue;

@@ -62,7 +62,7 @@ impl ClusterMember {
         let mut server = UpstreamServer::new(name.as_str(), vec![address.into()]);
         // Whether it can be asked is decided here, by whether it answers.
         server.max_fails = 0;
-        settings.servers.push(server);
+        settings.servers = Arc::new(vec![server]);
         settings.keepalive = Some(KeepaliveSettings {
             connections: IDLE,
             local: false,

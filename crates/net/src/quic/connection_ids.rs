@@ -100,9 +100,10 @@ impl QuicSecret {
         }
     }
 
-    /// The name under which a process takes datagrams from others.
-    pub(super) fn process_name(&self, process: u32) -> String {
-        let name = derive(&self.0, &[b"process", &process.to_be_bytes()[..]].concat());
+    /// The name under which a loop of a process takes datagrams from other processes.
+    pub(super) fn socket_name(&self, process: u32, loop_number: u16) -> String {
+        let (process, loop_number) = (process.to_be_bytes(), loop_number.to_be_bytes());
+        let name = derive(&self.0, &[b"process", &process[..], &loop_number].concat());
         let hex: String = name[..16]
             .iter()
             .map(|byte| format!("{byte:02x}"))

@@ -31,6 +31,7 @@ use super::initial_hello::HelloCollector;
 use super::link::ConnectionLink;
 use super::loops::{self, ForwardedDatagram};
 use super::socket_advice;
+use super::used_tokens::UsedTokens;
 
 /// How many clients may be in their handshakes, or before them, until new ones have to prove their address (Retry, RFC
 /// 9000, section 8.1.2): an attacker with forged addresses costs no handshakes then.
@@ -97,6 +98,8 @@ pub(super) struct QuicEndpoint {
     ids: IdCipher,
     pub(super) owner: IdOwner,
     secret: QuicSecret,
+    /// The address tokens that have been used.
+    used_tokens: Arc<UsedTokens>,
     connections: RefCell<NumberMap<Rc<ConnectionLink>>>,
     /// Clients whose hello is not complete, by the id that they have chosen.
     arrivals: RefCell<HashMap<Vec<u8>, Rc<ArrivalState>>>,
@@ -149,9 +152,11 @@ impl QuicEndpoint {
             .supported_versions(vec![VERSION])
             .grease_quic_bit(true);
         let measures_mtu = !socket.may_fragment();
+        let used_tokens = Arc::<UsedTokens>::default();
         let server = server_config(
             HandshakeCrypto::Refuse(0),
             &settings.secret,
+            &used_tokens,
             &quinn_proto::TransportConfig::default,
         );
         let core = Endpoint::new(Arc::new(config), Some(server), measures_mtu, None);
@@ -163,6 +168,7 @@ impl QuicEndpoint {
             ids,
             owner,
             secret: settings.secret.clone(),
+            used_tokens,
             connections: RefCell::default(),
             arrivals: RefCell::default(),
             half_open: Cell::new(0),
@@ -388,7 +394,7 @@ impl QuicEndpoint {
             HandshakeCrypto::Accept { proof, .. } => Arc::clone(proof),
             HandshakeCrypto::Refuse(_) => Arc::default(),
         };
-        let config = server_config(crypto, &self.secret, transport);
+        let config = server_config(crypto, &self.secret, &self.used_tokens, transport);
         let mut answer = Vec::new();
         let accepted =
             self.core
@@ -514,10 +520,12 @@ fn key_of(handle: ConnectionHandle) -> u64 {
 fn server_config(
     crypto: HandshakeCrypto,
     secret: &QuicSecret,
+    used_tokens: &Arc<UsedTokens>,
     transport: &dyn Fn() -> quinn_proto::TransportConfig,
 ) -> Arc<ServerConfig> {
     let mut config = ServerConfig::new(Arc::new(crypto), Arc::new(secret.token_key()));
     config
+        .validation_token_config(used_tokens.config())
         .transport_config(Arc::new(transport()))
         .max_incoming(ARRIVAL_LIMIT)
         .incoming_buffer_size(EARLY_BYTES)

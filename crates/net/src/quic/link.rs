@@ -1,13 +1,13 @@
 //! A connection in the middle: the library's state machine, its timer, and who waits for what.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
+use base::NumberMap;
 use bytes::Bytes;
 use quinn_proto::{
     Connection, ConnectionEvent, ConnectionHandle, Dir, Event, StreamEvent, StreamId, Transmit,
@@ -18,16 +18,25 @@ use rt::net::SocketAddress;
 use super::closed::QuicClosed;
 use super::endpoint::{QuicEndpoint, SendOutcome};
 use super::path_proof::PathProof;
+use super::settings::SEND_WINDOW;
 use crate::tls::AgreedParameters;
 
 /// How many sends one connection makes in a turn of the loop before others have theirs.
 const MOST_SENDS: usize = 16;
 
-/// How many datagrams one send has at most: a burst that no router need fear.
-const MOST_SEGMENTS: usize = 20;
+/// How many datagrams one send has at most: as many of 1,452 bytes as the system takes at once. How many leave in a burst is
+/// decided by pacing, not here.
+const MOST_SEGMENTS: usize = 44;
+
+/// How much of what was written waits for its acknowledgement or to be sent, in congestion windows: one is on the way, and
+/// behind a packet that was lost twice three more may have arrived.
+const BUFFERED_WINDOWS: u64 = 4;
+
+/// The least of that, in bytes: two pieces of a file, and two more while they leave.
+const BUFFERED_LEAST: u64 = 256 * 1024;
 
 /// What a task waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitingFor {
     Handshake,
     Accept(Dir),
@@ -38,13 +47,31 @@ pub(super) enum WaitingFor {
     End,
 }
 
+impl WaitingFor {
+    /// A number for it. Not SipHash, which the standard maps use: each request asks ten times. A client cannot choose
+    /// the numbers freely, because streams are opened in their order and only so many at a time.
+    fn key(self) -> u64 {
+        let of_stream = |id: StreamId, which: u64| VarInt::from(id).into_inner() << 3 | which;
+        match self {
+            WaitingFor::Handshake => 0,
+            WaitingFor::Accept(Dir::Bi) => 1 << 3,
+            WaitingFor::Accept(Dir::Uni) => 2 << 3,
+            WaitingFor::Open => 3 << 3,
+            WaitingFor::End => 4 << 3,
+            WaitingFor::Read(id) => of_stream(id, 1),
+            WaitingFor::Write(id) => of_stream(id, 2),
+            WaitingFor::Stop(id) => of_stream(id, 3),
+        }
+    }
+}
+
 /// A connection and what runs it.
 pub(super) struct ConnectionLink {
     pub(super) endpoint: Rc<QuicEndpoint>,
     handle: ConnectionHandle,
     pub(super) core: RefCell<Connection>,
     /// Who waits: the task that asked last.
-    waiting: RefCell<HashMap<WaitingFor, Waker>>,
+    waiting: RefCell<NumberMap<Waker>>,
     closed: RefCell<Option<QuicClosed>>,
     is_connected: Cell<bool>,
     /// It stands in the endpoint's list.
@@ -103,18 +130,18 @@ impl ConnectionLink {
 
     pub(super) fn wait_for(&self, what: WaitingFor, context: &Context<'_>) {
         let mut waiting = self.waiting.borrow_mut();
-        match waiting.get_mut(&what) {
+        match waiting.get_mut(&what.key()) {
             Some(waker) => waker.clone_from(context.waker()),
-            None => drop(waiting.insert(what, context.waker().clone())),
+            None => drop(waiting.insert(what.key(), context.waker().clone())),
         }
     }
 
     pub(super) fn forget_waiting(&self, what: WaitingFor) {
-        self.waiting.borrow_mut().remove(&what);
+        self.waiting.borrow_mut().remove(&what.key());
     }
 
     fn wake(&self, what: WaitingFor) {
-        let waker = self.waiting.borrow_mut().remove(&what);
+        let waker = self.waiting.borrow_mut().remove(&what.key());
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -321,6 +348,8 @@ impl ConnectionLink {
         self.serve_endpoint();
         let (next, is_drained) = {
             let mut core = self.core.borrow_mut();
+            let window = core.congestion_state().window();
+            core.set_send_window(send_window(window));
             (core.poll_timeout(), core.is_drained())
         };
         if is_drained {
@@ -335,4 +364,12 @@ impl ConnectionLink {
             None => self.timer.clear(),
         }
     }
+}
+
+/// How much may be buffered of a connection that has this congestion window. A slow client must not hold megabytes of a file
+/// that is read when it is needed, and what was read just now is still in the processor's cache when it is encrypted.
+fn send_window(congestion_window: u64) -> u64 {
+    congestion_window
+        .saturating_mul(BUFFERED_WINDOWS)
+        .clamp(BUFFERED_LEAST, SEND_WINDOW)
 }

@@ -3,8 +3,8 @@
 //! The kernel distributes datagrams over the sockets of an address by a hash of both ends. A client that changes its
 //! address, or a reload that changes the number of loops, sends datagrams of a connection to a loop that does not have
 //! it; during an upgrade, or with several worker processes, to another process. The id of the connection says who has
-//! it (`connection_ids`), and the datagram is passed on: to a loop through its inbox, to a process through a datagram
-//! socket in the abstract namespace, whose name only those know who have the key of the ids.
+//! it (`connection_ids`), and the datagram is passed on: to a loop through its inbox, to a loop of another process through a
+//! datagram socket in the abstract namespace, whose name only those know who have the key of the ids.
 //!
 //! What does not fit into a bounded queue is lost, which QUIC repairs.
 //!
@@ -72,14 +72,22 @@ static LOOPS: AtomicUsize = AtomicUsize::new(0);
 
 /// The owner of the next endpoint of this loop.
 pub(super) fn next_owner() -> IdOwner {
+    let loop_number = this_loop();
     let (number, endpoint) = NUMBERS.get();
-    let number = number.unwrap_or_else(|| LOOPS.fetch_add(1, Ordering::Relaxed) as u16);
-    NUMBERS.set((Some(number), endpoint.wrapping_add(1)));
+    NUMBERS.set((number, endpoint.wrapping_add(1)));
     IdOwner {
         process: this_process(),
-        loop_number: number,
+        loop_number,
         endpoint,
     }
+}
+
+/// The number of this loop.
+fn this_loop() -> u16 {
+    let (number, endpoint) = NUMBERS.get();
+    let number = number.unwrap_or_else(|| LOOPS.fetch_add(1, Ordering::Relaxed) as u16);
+    NUMBERS.set((Some(number), endpoint));
+    number
 }
 
 /// Lets other loops and processes find an endpoint of this loop.
@@ -118,7 +126,7 @@ pub(super) fn forward(
     datagram: &IncomingDatagram<'_>,
 ) -> bool {
     if !is_here(owner) {
-        return send_to_process(secret, owner.process, datagram);
+        return send_to_process(secret, owner, datagram);
     }
     if let Some(own) = endpoint_here(owner) {
         own.take_datagram(datagram);
@@ -180,17 +188,19 @@ fn endpoint_here(owner: IdOwner) -> Option<Rc<QuicEndpoint>> {
 
 // -- between processes --
 
-/// The name of a process's socket, in the abstract namespace.
-fn process_address(secret: &QuicSecret, process: u32) -> SocketAddress {
-    SocketAddress::abstract_name(&secret.process_name(process))
+/// The name of a loop's socket, in the abstract namespace. Each loop has its own: loops of a process that is shutting down
+/// end one by one, and none may take the others' datagrams along.
+fn loop_address(secret: &QuicSecret, process: u32, loop_number: u16) -> SocketAddress {
+    SocketAddress::abstract_name(&secret.socket_name(process, loop_number))
 }
 
-fn send_to_process(secret: &QuicSecret, process: u32, datagram: &IncomingDatagram<'_>) -> bool {
+fn send_to_process(secret: &QuicSecret, owner: IdOwner, datagram: &IncomingDatagram<'_>) -> bool {
     OUTLET.with(|outlet| {
         let outlet = outlet.get_or_init(|| UdpSocket::unix().ok());
         let Some(outlet) = outlet else { return false };
         let message = encode(datagram);
-        let sent = outlet.try_send_to(&message, &process_address(secret, process));
+        let to = loop_address(secret, owner.process, owner.loop_number);
+        let sent = outlet.try_send_to(&message, &to);
         match sent {
             Ok(_) => true,
             // Its queue is full: lost, as on the way.
@@ -199,13 +209,12 @@ fn send_to_process(secret: &QuicSecret, process: u32, datagram: &IncomingDatagra
     })
 }
 
-/// Takes datagrams that other processes of this server have received for connections of this one. For one loop of the
-/// process, as long as it runs.
+/// Takes datagrams that other processes of this server have received for connections of this loop, as long as it runs.
 pub fn serve_other_processes(secret: &QuicSecret) -> io::Result<()> {
     if SERVED.with_borrow(|served| served.contains(secret)) {
         return Ok(());
     }
-    let socket = UdpSocket::bind(&process_address(secret, this_process()))?;
+    let socket = UdpSocket::bind(&loop_address(secret, this_process(), this_loop()))?;
     SERVED.with_borrow_mut(|served| served.push(secret.clone()));
     let ids = secret.id_cipher();
     rt::spawn_named("quic from other processes", async move {
@@ -218,10 +227,9 @@ pub fn serve_other_processes(secret: &QuicSecret) -> io::Result<()> {
             let Some(owner) = owner.filter(|owner| is_here(*owner)) else {
                 continue;
             };
-            let datagram = received(&datagram);
-            match endpoint_here(owner) {
-                Some(own) => own.take_datagram(&datagram),
-                None => drop(post(|known| known.owner == owner, &datagram)),
+            // None: its connections are gone, and the endpoint with the last of them.
+            if let Some(own) = endpoint_here(owner) {
+                own.take_datagram(&received(&datagram));
             }
         }
     });

@@ -37,6 +37,7 @@ mod path_proof;
 mod settings;
 mod socket_advice;
 mod stream;
+mod used_tokens;
 
 pub use arrival::{ArrivalHandler, QuicArrival, serve_listener};
 pub use closed::QuicClosed;

@@ -13,9 +13,9 @@ const UNIDIRECTIONAL_STREAMS: u32 = 3;
 /// How many windows of a stream all streams of a connection may use together.
 const STREAMS_PER_WINDOW: u64 = 4;
 
-/// How much of what was written on a connection waits for the client's acknowledgement or to be sent, in bytes: 4 MB fill
-/// a path of 300 Mbit/s and 100 ms.
-const SEND_WINDOW: u64 = 4 << 20;
+/// How much of what was written on a connection waits for the client's acknowledgement or to be sent at most, in bytes: 4 MB
+/// fill a path of 300 Mbit/s and 100 ms. Slower ones have less: see `link`.
+pub(super) const SEND_WINDOW: u64 = 4 << 20;
 
 /// How much of handshake messages may wait for what is missing before them, in bytes.
 const CRYPTO_BUFFER: usize = 32 * 1024;

@@ -32,7 +32,7 @@ impl UpstreamGroup {
     pub fn of_addresses(name: impl Into<BString>, addresses: Vec<SocketAddress>) -> UpstreamGroup {
         let name = name.into();
         let mut settings = GroupSettings::new(name.clone(), GroupOrigin::Url { port: None });
-        settings.servers.push(UpstreamServer::new(name, addresses));
+        settings.add_server(UpstreamServer::new(name, addresses));
         UpstreamGroup::new(settings)
     }
 

@@ -35,6 +35,13 @@ const MAX_RESOLVED: usize = 1024;
 /// The most servers that a group can be given while the server runs, those of the configuration included.
 const MAX_SERVERS: usize = 16_384;
 
+/// Up to this many servers the peers are built again for each name that has changed. With more the changes of a while are
+/// gathered: a thousand names that are found one after the other would keep the loop busy for a second.
+const FEW_SERVERS: usize = 32;
+
+/// That while.
+const GATHERED: Duration = Duration::from_millis(10);
+
 /// The group has as many servers as it can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyServers;
@@ -52,7 +59,7 @@ pub struct GroupState {
 
 /// The part under the lock.
 pub(super) struct LockedState {
-    servers: Vec<UpstreamServer>,
+    servers: Arc<Vec<UpstreamServer>>,
     /// The number of each server, for those who change them. None is given twice while the configuration stays.
     ids: Vec<u32>,
     next_id: u32,
@@ -62,6 +69,8 @@ pub(super) struct LockedState {
     gone: Vec<Arc<PeerLoad>>,
     /// The addresses of names that are resolved at run time, by [`NameToResolve::key`].
     resolved: HashMap<(BString, BString), Vec<ResolvedAddress>>,
+    /// Addresses have changed, and a task is about to build the peers again.
+    is_behind_names: bool,
     method: Option<Arc<dyn BalanceMethod>>,
     observer: Option<&'static dyn RequestObserver>,
     balancer: GroupBalancer,
@@ -74,12 +83,13 @@ impl GroupState {
     pub fn new() -> GroupState {
         GroupState {
             locked: Mutex::new(LockedState {
-                servers: Vec::new(),
+                servers: Arc::default(),
                 ids: Vec::new(),
                 next_id: 0,
                 place: WorkerGroup::ALONE,
                 gone: Vec::new(),
                 resolved: HashMap::new(),
+                is_behind_names: false,
                 method: None,
                 observer: None,
                 balancer: GroupBalancer::new(&RoundRobin, Vec::new(), Vec::new(), 1),
@@ -140,7 +150,7 @@ impl GroupState {
         }
         let id = locked.next_id;
         locked.next_id += 1;
-        locked.servers.push(server);
+        Arc::make_mut(&mut locked.servers).push(server);
         locked.ids.push(id);
         self.servers_changed(locked);
         Ok(id)
@@ -153,7 +163,7 @@ impl GroupState {
         let Some(at) = locked.ids.iter().position(|known| *known == id) else {
             return false;
         };
-        locked.servers[at] = server;
+        Arc::make_mut(&mut locked.servers)[at] = server;
         self.servers_changed(locked);
         true
     }
@@ -164,7 +174,7 @@ impl GroupState {
         let Some(at) = locked.ids.iter().position(|known| *known == id) else {
             return false;
         };
-        locked.servers.remove(at);
+        Arc::make_mut(&mut locked.servers).remove(at);
         locked.ids.remove(at);
         self.servers_changed(locked);
         true
@@ -229,9 +239,26 @@ impl GroupState {
             return;
         }
         locked.resolved.insert(at.key(), addresses);
+        if locked.servers.len() <= FEW_SERVERS {
+            return self.follow_names(&mut locked);
+        }
+        if !std::mem::replace(&mut locked.is_behind_names, true) {
+            let state = Arc::downgrade(self);
+            rt::spawn_named("upstream names", async move {
+                rt::sleep(GATHERED).await;
+                if let Some(state) = state.upgrade() {
+                    state.follow_names(&mut state.lock());
+                }
+            });
+        }
+    }
+
+    /// Builds the peers of the addresses that names have now.
+    fn follow_names(self: &Arc<Self>, locked: &mut LockedState) {
+        locked.is_behind_names = false;
         locked.rebuild(PeerRound::GoesOn);
-        self.publish_tries(&locked);
-        self.grant_waiting(&mut locked);
+        self.publish_tries(locked);
+        self.grant_waiting(locked);
     }
 
     fn publish_tries(&self, locked: &LockedState) {
@@ -254,11 +281,15 @@ impl GroupState {
 
     /// A snapshot of all peers.
     pub fn status(&self) -> Vec<PeerStatus> {
+        // Their counters can be read without the lock. With it, a thousand servers would hold up every request that
+        // chooses one of them for half a millisecond.
+        let peers: Vec<(Arc<UpstreamPeer>, bool)> = (self.lock().balancer.peers())
+            .map(|(peer, backup)| (Arc::clone(peer), backup))
+            .collect();
         let now = now_ms();
-        self.lock()
-            .balancer
-            .peers()
-            .map(|(peer, backup)| peer.status(backup, now))
+        peers
+            .iter()
+            .map(|(peer, backup)| peer.status(*backup, now))
             .collect()
     }
 
@@ -428,7 +459,7 @@ impl LockedState {
             let known = known.and_then(|key| self.resolved.get(&key));
             known.map(Vec::as_slice).unwrap_or_default()
         };
-        let mut own = Cow::Borrowed(&self.servers);
+        let mut own = Cow::Borrowed(&*self.servers);
         if self.place.count > 1 {
             // Each worker group counts for itself, and the server must not get more than it can take.
             for server in own.to_mut() {
@@ -437,9 +468,10 @@ impl LockedState {
             }
         }
         let PeerList { primary, backup } = PeerList::of(&own, resolved, &old, round);
+        let present = primary.iter().chain(&backup);
+        let present: HashSet<_> = present.map(|peer| Arc::as_ptr(&peer.load)).collect();
         for peer in &old {
-            let mut present = primary.iter().chain(&backup);
-            let is_gone = !present.any(|other| Arc::ptr_eq(&other.load, &peer.load));
+            let is_gone = !present.contains(&Arc::as_ptr(&peer.load));
             if is_gone && peer.load.connections.get() > 0 && self.gone.len() < MAX_SERVERS {
                 self.gone.push(peer.load.clone());
             }
@@ -522,7 +554,7 @@ mod tests {
         for port in [1, 2] {
             let address = (Ipv4Addr::LOCALHOST, port).into();
             let name = format!("127.0.0.1:{port}");
-            settings.servers.push(UpstreamServer::new(
+            settings.add_server(UpstreamServer::new(
                 name,
                 vec![std::net::SocketAddr::into(address)],
             ));

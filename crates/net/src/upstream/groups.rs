@@ -180,7 +180,7 @@ impl UpstreamGroups {
         let mut settings = GroupSettings::new(name, GroupOrigin::Url { port });
         settings.place = place.to_owned();
         settings.realm = self.0.realm;
-        settings.servers.push(server);
+        settings.add_server(server);
         let group = Arc::new(UpstreamGroup::new(settings));
         let near = warning.as_ref().and_then(|_| self.near_block(&address));
         self.write().push(group.clone());

@@ -1,8 +1,10 @@
 //! Builds the peers of a group from the addresses of its servers. What is known about them from before is kept.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bstr::BString;
 use rt::net::SocketAddress;
 
 use super::peer::{PeerLoad, UpstreamPeer, now_ms};
@@ -34,9 +36,10 @@ impl PeerList {
         round: PeerRound,
     ) -> PeerList {
         let mut list = PeerList::default();
+        let old = FormerPeers::of(old);
         for (line, server) in servers.iter().enumerate() {
             for address in &server.addresses {
-                let peer = successor(old, (line, server, address), round, KnownSince::Start);
+                let peer = successor(&old, (line, server, address), round, KnownSince::Start);
                 list.add(server, peer);
             }
         }
@@ -47,7 +50,7 @@ impl PeerList {
                 if let Some(server) = server.with_record(found) {
                     let address = at.address_of(found);
                     let place = (line, &server, &address);
-                    list.add(&server, successor(old, place, round, KnownSince::Lookup));
+                    list.add(&server, successor(&old, place, round, KnownSince::Lookup));
                 }
             }
         }
@@ -71,23 +74,42 @@ enum KnownSince {
     Lookup,
 }
 
+/// The peers of before, found by address and name: a search through all of them for each would take a second for 10,000.
+struct FormerPeers<'a> {
+    by_name: HashMap<(&'a SocketAddress, &'a BString), Vec<&'a Arc<UpstreamPeer>>>,
+}
+
+impl<'a> FormerPeers<'a> {
+    fn of(peers: &'a [Arc<UpstreamPeer>]) -> FormerPeers<'a> {
+        let mut by_name: HashMap<_, Vec<_>> = HashMap::with_capacity(peers.len());
+        for peer in peers {
+            let same = by_name.entry((peer.address(), peer.server()));
+            same.or_default().push(peer);
+        }
+        FormerPeers { by_name }
+    }
+
+    /// The same address may be in several lines. The same line is preferred, so that each line keeps its own counters.
+    fn find(
+        &self,
+        address: &SocketAddress,
+        name: &BString,
+        line: usize,
+    ) -> Option<&Arc<UpstreamPeer>> {
+        let same = self.by_name.get(&(address, name))?;
+        let of_line = same.iter().find(|peer| peer.line == line);
+        of_line.or_else(|| same.first()).copied()
+    }
+}
+
 /// The peer for an address: the existing one, or a new one with the counters of the old, or an entirely new one.
 fn successor(
-    old: &[Arc<UpstreamPeer>],
+    old: &FormerPeers<'_>,
     (line, server, address): (usize, &UpstreamServer, &SocketAddress),
     round: PeerRound,
     since: KnownSince,
 ) -> Arc<UpstreamPeer> {
-    // The same address may be in several lines. The same line is preferred, so that each line keeps its own
-    // counters.
-    let same =
-        |peer: &&Arc<UpstreamPeer>| peer.address() == address && *peer.server() == server.name;
-    let known = old
-        .iter()
-        .filter(same)
-        .find(|peer| peer.line == line)
-        .or_else(|| old.iter().find(same));
-    let load = match known {
+    let load = match old.find(address, &server.name, line) {
         Some(peer) if round == PeerRound::GoesOn && peer.line == line && peer.is_of(server) => {
             return peer.clone();
         }
@@ -97,7 +119,7 @@ fn successor(
             let load = PeerLoad::default();
             // An address that joins a working group starts slowly, if `slow_start` is set. At the first lookup all
             // are new, and none has to.
-            if since == KnownSince::Lookup && !old.is_empty() {
+            if since == KnownSince::Lookup && !old.by_name.is_empty() {
                 load.started.set(now_ms());
             }
             Arc::new(load)

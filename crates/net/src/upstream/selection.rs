@@ -27,8 +27,8 @@ pub struct PeerSelection {
     /// The group that the configuration names.
     own: GroupCandidates,
     /// The server that the group's [`ServerChooser`](super::ServerChooser) chose for this try, as a group of one;
-    /// `None`: the group's own balancing method chooses.
-    chosen: Option<GroupCandidates>,
+    /// `None`: the group's own balancing method chooses. Boxed because it is rare: a selection is moved about.
+    chosen: Option<Box<GroupCandidates>>,
     /// Tries that have failed.
     failures: u32,
     /// Tries that are left, for the balancing method and a chooser together.
@@ -119,7 +119,7 @@ impl PeerSelection {
         self.chosen = choice.group.clone().map(|group| {
             // A state of its own: a chosen server may be the same one again.
             let pick = PickState::new(b"", self.own.pick.client, None);
-            GroupCandidates { group, pick }
+            Box::new(GroupCandidates { group, pick })
         });
         if self.chosen.is_some() {
             let more = choice.more_tries.unwrap_or(0);
@@ -139,12 +139,16 @@ impl PeerSelection {
     /// The queue is first in, first out over all loops. Dropping the future leaves the queue.
     pub async fn acquire(&mut self) -> Result<PeerLease, NoPeer> {
         match self.try_pick() {
-            Err(NoPeer::Occupied) => {
-                let GroupCandidates { group, pick } = self.present_mut();
-                Arc::clone(group.state()).wait(pick).await
-            }
+            Err(NoPeer::Occupied) => self.wait_in_queue().await,
             result => result,
         }
+    }
+
+    /// The second half of [`PeerSelection::acquire`], after [`PeerSelection::try_pick`] has said
+    /// [`NoPeer::Occupied`].
+    pub async fn wait_in_queue(&mut self) -> Result<PeerLease, NoPeer> {
+        let GroupCandidates { group, pick } = self.present_mut();
+        Arc::clone(group.state()).wait(pick).await
     }
 
     /// Ends the use of a peer, and counts the try.
@@ -160,11 +164,11 @@ impl PeerSelection {
     }
 
     fn present(&self) -> &GroupCandidates {
-        self.chosen.as_ref().unwrap_or(&self.own)
+        self.chosen.as_deref().unwrap_or(&self.own)
     }
 
     fn present_mut(&mut self) -> &mut GroupCandidates {
-        self.chosen.as_mut().unwrap_or(&mut self.own)
+        self.chosen.as_deref_mut().unwrap_or(&mut self.own)
     }
 }
 

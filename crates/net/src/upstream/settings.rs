@@ -21,8 +21,8 @@ pub struct GroupSettings {
     pub origin: GroupOrigin,
     /// Where it is defined, `FILE:LINE`, for messages.
     pub place: String,
-    /// Its servers, in the order of the file.
-    pub servers: Vec<UpstreamServer>,
+    /// Its servers, in the order of the file. Shared with the group's state until that is given other ones.
+    pub servers: Arc<Vec<UpstreamServer>>,
     /// The balancing method; `None`: weighted round robin.
     pub balance: Option<Arc<dyn BalanceMethod>>,
     /// The rules for idle connections; `None`: none are kept.
@@ -52,7 +52,7 @@ impl GroupSettings {
             name: name.into(),
             origin,
             place: String::new(),
-            servers: Vec::new(),
+            servers: Arc::default(),
             balance: None,
             keepalive: None,
             queue: None,
@@ -64,6 +64,11 @@ impl GroupSettings {
             chooser: None,
             realm: "",
         }
+    }
+
+    /// Appends a server.
+    pub fn add_server(&mut self, server: UpstreamServer) {
+        Arc::make_mut(&mut self.servers).push(server);
     }
 
     /// The balancing method.

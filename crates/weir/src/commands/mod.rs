@@ -209,6 +209,7 @@ pub(crate) const COMMANDS: &[CommandRow] = &[
     VERSION,
     ENTRYPOINT,
     REFERENCE,
+    MANUAL,
 ];
 
 /// `weir serve`.
@@ -417,11 +418,14 @@ pub(crate) const CACHE: CommandRow = CommandRow {
 /// `weir help`.
 pub(crate) const HELP: CommandRow = CommandRow {
     name: "help",
-    usage: &["help [DIRECTIVE | $VARIABLE | STATUS | tls]"],
+    usage: &["help [DIRECTIVE | $VARIABLE | STATUS | COMMAND | tls] [--no-pager]"],
     synopsis: "help [DIRECTIVE]",
     summary: "what a directive does, its default and contexts; also $VARIABLE or a status",
-    about: "",
-    options: &[],
+    about: "\
+Explains a directive, a variable, a status or a command; without one, lists all directives. A terminal shows
+the text through $PAGER, or less.
+",
+    options: &[flag("no-pager", "print the text, also on a terminal")],
     notes: "",
     arguments: &[ValueKind::List(WordList::Directives)],
 };
@@ -478,6 +482,18 @@ const REFERENCE: CommandRow = CommandRow {
     options: &[],
     notes: "",
     arguments: &[ValueKind::Directory],
+};
+
+/// `weir man`, for packages.
+const MANUAL: CommandRow = CommandRow {
+    name: "man",
+    usage: &["man weir.8|weir.conf.5"],
+    synopsis: "man PAGE",
+    summary: "",
+    about: "Prints a manual page.\n",
+    options: &[],
+    notes: "",
+    arguments: &[ValueKind::Words(&crate::man_pages::PAGES)],
 };
 
 /// The command with this name. Other tools call `init` `new`.

@@ -30,6 +30,7 @@ use host::process;
 use host::signal::Signal;
 use rt::clock::read_clock;
 
+use super::running::{stat, workers_of};
 use super::time_since;
 use crate::prepare::read_pid;
 use crate::upgrade::old_path;
@@ -72,7 +73,7 @@ impl Replacement<'_> {
         if read_pid(self.pid_path) != Some(self.master) {
             return Err(format!("{shown} does not name the process {}", self.master));
         }
-        if old_path(self.pid_path).exists() {
+        if old_path(self.pid_path).exists() && !self.is_former_finishing() {
             return Err(format!(
                 "{shown}.oldbin is there: another upgrade has not ended"
             ));
@@ -108,6 +109,13 @@ impl Replacement<'_> {
             master: new,
             is_old_gone: gone.is_some(),
         })
+    }
+
+    /// Whether the server of an earlier upgrade has nothing left but the requests that it had then. The return must not wait for
+    /// them, and it does not need to: the file with its number is only written over.
+    fn is_former_finishing(&self) -> bool {
+        let former = read_pid(&old_path(self.pid_path));
+        former.is_some_and(|former| former != self.master && !has_worker(former))
     }
 
     /// Waits until the pid file names another living process.
@@ -285,33 +293,7 @@ fn is_alive(number: u32) -> bool {
     stat(number).is_some_and(|(state, _)| !matches!(state, b'Z' | b'X'))
 }
 
-/// The state and the parent of a process.
-fn stat(number: u32) -> Option<(u8, u32)> {
-    let text = std::fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
-    // The name in parentheses may contain anything.
-    let (_, rest) = text.rsplit_once(") ")?;
-    // proc(5): state and parent are the first two values behind the name.
-    let mut words = rest.split(' ');
-    let state = words.next()?.bytes().next()?;
-    Some((state, words.next()?.parse().ok()?))
-}
-
 /// Whether a master has a worker process that accepts connections, rather than only finishing its requests.
 fn has_worker(master: u32) -> bool {
     !workers_of(master).is_empty()
-}
-
-/// The worker processes of a master that accept connections.
-pub(super) fn workers_of(master: u32) -> Vec<u32> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let accepts = |number: &u32| {
-        let title = std::fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
-        let title = String::from_utf8_lossy(&title);
-        title.contains(": worker process") && !title.contains("is shutting down")
-    };
-    numbers
-        .filter(|number| stat(*number).is_some_and(|(_, parent)| parent == master))
-        .filter(accepts)
-        .collect()
 }

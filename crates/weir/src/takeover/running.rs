@@ -54,6 +54,7 @@ pub(super) fn find(wanted: Option<u32>) -> Result<RunningServer, String> {
         Some(number) => return Err(format!("process {number} is no master process of nginx")),
         None => masters(),
     };
+    let masters = without_finishing(masters, |master| !workers_of(master).is_empty());
     match masters.as_slice() {
         [] => Err("no nginx is running here".to_owned()),
         [master] => look_at(*master),
@@ -63,6 +64,26 @@ pub(super) fn find(wanted: Option<u32>) -> Result<RunningServer, String> {
                 "several are running; choose one with --process:\n{}",
                 lines.join("\n")
             ))
+        }
+    }
+}
+
+/// Of several masters those that accept connections. One that was replaced stays until its last request has ended, which can be
+/// hours with WebSockets, and must not be in the way of the return.
+fn without_finishing(masters: Vec<u32>, accepts: impl Fn(u32) -> bool) -> Vec<u32> {
+    match masters.as_slice() {
+        [] | [_] => masters,
+        several => {
+            let accepting: Vec<u32> = several
+                .iter()
+                .copied()
+                .filter(|one| accepts(*one))
+                .collect();
+            if accepting.is_empty() {
+                masters
+            } else {
+                accepting
+            }
         }
     }
 }
@@ -111,6 +132,32 @@ fn title(number: u32) -> Option<Vec<u8>> {
         .rposition(|byte| *byte != 0 && *byte != b' ')
         .map_or(0, |last| last + 1);
     Some(rest[..end].to_vec())
+}
+
+/// The worker processes of a master that accept connections.
+pub(super) fn workers_of(master: u32) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let accepts = |number: &u32| {
+        let title = std::fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
+        let title = String::from_utf8_lossy(&title);
+        title.contains(": worker process") && !title.contains("is shutting down")
+    };
+    numbers
+        .filter(|number| stat(*number).is_some_and(|(_, parent)| parent == master))
+        .filter(accepts)
+        .collect()
+}
+
+/// The state and the parent of a process.
+pub(super) fn stat(number: u32) -> Option<(u8, u32)> {
+    let text = std::fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
+    // The name in parentheses may contain anything.
+    let (_, rest) = text.rsplit_once(") ")?;
+    // proc(5): state and parent are the first two values behind the name.
+    let mut words = rest.split(' ');
+    let state = words.next()?.bytes().next()?;
+    Some((state, words.next()?.parse().ok()?))
 }
 
 /// Everything about one master.
@@ -268,6 +315,15 @@ fn parse_title(title: &[u8]) -> Option<(PathBuf, NginxOptions, Vec<OsString>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_master_that_only_finishes_is_not_the_server() {
+        let accepts = |numbers: &'static [u32]| move |master: u32| numbers.contains(&master);
+        assert_eq!(without_finishing(vec![7], accepts(&[])), [7]);
+        assert_eq!(without_finishing(vec![7, 8], accepts(&[8])), [8]);
+        assert_eq!(without_finishing(vec![7, 8], accepts(&[7, 8])), [7, 8]);
+        assert_eq!(without_finishing(vec![7, 8], accepts(&[])), [7, 8]);
+    }
 
     #[test]
     fn titles_are_taken_apart() {

@@ -81,7 +81,7 @@ impl CollectorClient {
         }
     }
 
-    /// Sends a message, and waits for the response. A connection that was kept may have been closed by the collector
+    /// Sends a message that [`wire::BatchHead::write_message`] wrote, and waits for the response. A connection that was kept may have been closed by the collector
     /// meanwhile, which says nothing about it: then the message is sent on a new one.
     pub(super) async fn deliver(&mut self, message: &[u8]) -> Result<Rejection, DeliveryFailure> {
         if self.open.is_some()
@@ -199,12 +199,12 @@ type RequestResult = Result<(Result<Rejection, DeliveryFailure>, bool), String>;
 impl CollectorConnection {
     /// A request of OTLP/HTTP.
     async fn post(&mut self, settings: &ExporterSettings, message: &[u8]) -> RequestResult {
-        let mut request = Vec::with_capacity(settings.request_head.len() + message.len() + 64);
-        request.extend_from_slice(&settings.request_head);
-        request.extend_from_slice(format!("Content-Length: {}\r\n\r\n", message.len()).as_bytes());
-        request.extend_from_slice(message);
+        let message = &message[wire::PREFIX..];
+        let mut head = settings.request_head.clone();
+        head.extend_from_slice(format!("Content-Length: {}\r\n\r\n", message.len()).as_bytes());
         let failed = |error: std::io::Error| error.to_string();
-        self.transport.write_all(&request).await.map_err(failed)?;
+        self.transport.write_all(&head).await.map_err(failed)?;
+        self.transport.write_all(message).await.map_err(failed)?;
         self.transport.flush().await.map_err(failed)?;
         let (head, content) =
             http1_client::read_response(&self.transport, Method::Post, MAX_ANSWER).await?;
@@ -231,12 +231,7 @@ impl CollectorConnection {
         let Some(grpc) = &mut self.grpc else {
             return Err("the connection is not one of HTTP/2".to_owned());
         };
-        let mut body = Vec::with_capacity(message.len() + 5);
-        // Length-Prefixed-Message: not compressed.
-        body.push(0);
-        body.extend_from_slice(&(message.len() as u32).to_be_bytes());
-        body.extend_from_slice(message);
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(WRITE_SIZE + 4096);
         let head = OutgoingHead {
             method: b"POST",
             scheme: match settings.tls {
@@ -252,10 +247,10 @@ impl CollectorConnection {
         let mut input = Vec::new();
         let mut sent = 0;
         loop {
-            let room = grpc.send_window().min(WRITE_SIZE).min(body.len() - sent);
+            let room = grpc.send_window().min(WRITE_SIZE).min(message.len() - sent);
             if room > 0 {
-                let end = sent + room == body.len();
-                grpc.append_content(&body[sent..sent + room], end, &mut out);
+                let end = sent + room == message.len();
+                grpc.append_content(&message[sent..sent + room], end, &mut out);
                 sent += room;
             }
             if grpc.has_control() {
@@ -267,7 +262,7 @@ impl CollectorConnection {
                 self.transport.flush().await.map_err(failed)?;
                 out.clear();
             }
-            if sent < body.len() && grpc.send_window() > 0 {
+            if sent < message.len() && grpc.send_window() > 0 {
                 continue;
             }
             let read = self.transport.read_into(&mut input, READ_SIZE).await;

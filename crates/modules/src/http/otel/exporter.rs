@@ -35,6 +35,9 @@ const MAX_BATCH: usize = 1 << 20;
 /// A span that is longer is dropped.
 const MAX_SPAN: usize = 256 * 1024;
 
+/// How many batches' memory is kept.
+const SPARE: usize = 2;
+
 /// The first wait before a batch is sent again, and the longest.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
@@ -57,6 +60,9 @@ struct ExporterCore {
     settings: Arc<ExporterSettings>,
     shards: [Mutex<SpanBatch>; SHARDS],
     queue: Mutex<VecDeque<SpanBatch>>,
+    /// Memory of batches that were sent, for the next ones: some hundred kilobytes each, which the allocator would take
+    /// from the system and give back every time.
+    spare: Mutex<Vec<Vec<u8>>>,
     /// How many batches wait at most.
     capacity: AtomicUsize,
     counters: Arc<SpanCounters>,
@@ -99,6 +105,7 @@ impl SpanExporter {
             settings,
             shards: std::array::from_fn(|_| Mutex::default()),
             queue: Mutex::default(),
+            spare: Mutex::default(),
             counters,
             log,
             wake: event_loop.handle(),
@@ -205,7 +212,8 @@ impl ExporterCore {
         }
         let next = SpanBatch {
             // As much as this one had: most are alike.
-            bytes: Vec::with_capacity(batch.bytes.len()),
+            bytes: (self.spare.lock().pop())
+                .unwrap_or_else(|| Vec::with_capacity(batch.bytes.len())),
             count: 0,
         };
         queue.push_back(std::mem::replace(batch, next));
@@ -247,6 +255,15 @@ impl ExporterCore {
         self.queue.lock().extend(batches);
     }
 
+    /// Keeps the memory of a batch that is done.
+    fn keep(&self, mut bytes: Vec<u8>) {
+        let mut spare = self.spare.lock();
+        if spare.len() < SPARE {
+            bytes.clear();
+            spare.push(bytes);
+        }
+    }
+
     /// How many batches wait.
     fn waiting(&self) -> usize {
         self.queue.lock().len()
@@ -259,6 +276,7 @@ async fn deliver_all(core: Arc<ExporterCore>, network: ExporterNetwork) {
     let mut state = CollectorState::default();
     let wake = WAKE.with(Rc::clone);
     let mut next_collection = rt::now() + core.settings.interval;
+    let mut message = Vec::new();
     loop {
         let closing = core.closing.load(Relaxed);
         // While batches wait for a collector that is away, the shards keep what they have: they fill, and no more is taken.
@@ -276,12 +294,12 @@ async fn deliver_all(core: Arc<ExporterCore>, network: ExporterNetwork) {
             let _elapsed = rt::timeout(left.max(Duration::from_millis(1)), wake.notified()).await;
             continue;
         };
-        let mut message = Vec::new();
         core.settings.head.write_message(&batch.bytes, &mut message);
         match client.deliver(&message).await {
             Ok(rejection) => {
                 state.is_back(&core);
                 note_delivery(&core, batch.count, rejection);
+                core.keep(batch.bytes);
             }
             Err(DeliveryFailure::Refused(why)) => {
                 state.is_back(&core);

@@ -185,7 +185,7 @@ struct SubrequestTrace {
     span_id: Option<SpanId>,
 }
 
-/// What a fetch into the cache inherits of its request.
+/// What a fetch into the cache inherits of its request, and so does a copy that `mirror` makes: both may outlive it.
 struct FetchTrace(Rc<TraceSlot>);
 
 /// The handler of the rewrite phase: before `rewrite` and scripts, as in nginx.
@@ -248,16 +248,16 @@ fn samples(request: &mut Request, conf: &Conf) -> bool {
     sampler.samples(&context.trace_id, parent)
 }
 
-/// Leaves the context for fetches into the cache, if they have spans.
+/// Leaves the context for what outlives the request, if it has spans.
 fn tell_fetches(request: &mut Request, conf: &Conf, slot: &Rc<TraceSlot>) {
-    if conf.children & FILL_SPANS != 0 && slot.sampled.get() {
+    if conf.children != 0 && slot.sampled.get() {
         request.set_fact(FetchTrace(Rc::clone(slot)));
     }
 }
 
 /// Begins a subrequest. Upstream servers learn the span of the subrequest if it has one, and that of the request otherwise.
 fn begin_part(request: &mut Request, conf: &Conf) {
-    let Some(slot) = request.shared_if_made::<TraceSlot>() else {
+    let Some(slot) = slot_of_part(request) else {
         return;
     };
     let sampled = slot.sampled.get();
@@ -272,6 +272,16 @@ fn begin_part(request: &mut Request, conf: &Conf) {
     if sampled {
         request.set_state(SubrequestTrace { slot, span_id: own });
     }
+}
+
+/// The slot of a subrequest's trace. A copy that outlives its request shares it again, to have it after a redirect, too.
+fn slot_of_part(request: &Request) -> Option<Rc<TraceSlot>> {
+    if let Some(slot) = request.shared_if_made::<TraceSlot>() {
+        return Some(slot);
+    }
+    let slot = Rc::clone(&request.fact::<FetchTrace>()?.0);
+    request.share(Rc::clone(&slot));
+    Some(slot)
 }
 
 /// The handler of the log phase.
@@ -320,12 +330,12 @@ fn part_of(
     let (slot, own) = match request.state::<SubrequestTrace>() {
         Some(part) => (Rc::clone(&part.slot), part.span_id),
         None => match request.fact::<FetchTrace>() {
-            Some(fetch) => {
+            Some(fetch) if conf.children & FILL_SPANS != 0 => {
                 return Some((Rc::clone(&fetch.0), random_id(), Some(PartKind::Fill)));
             }
             // One that was not through the rewrite phase, such as a slice; or a fetch without a span.
-            None if !request.is_subrequest() => return None,
-            None => {
+            _ if !request.is_subrequest() => return None,
+            _ => {
                 let slot = request.shared_if_made::<TraceSlot>()?;
                 let has_own = conf.children & SUBREQUEST_SPANS != 0;
                 (slot, has_own.then(random_id))

@@ -143,8 +143,8 @@ pub(super) static MAIN: DirectiveTable<MainConf> = DirectiveTable::<MainConf>::n
         since: "0.2",
         doc: "Where spans are sent. In the block: `endpoint [http://|https://]host[:port][/path]`, which is required; \
               `protocol grpc | http/protobuf`, by default HTTP if the endpoint has a path; `interval` (`5s`), the longest \
-              time that spans wait; `batch_size` (512), how many travel together; `batch_count` (4), how many such \
-              batches each event loop may have waiting; `header name value`; `trusted_certificate file`, by default \
+              time that spans wait; `batch_size` (512), the spans of one request to the collector; `batch_count` (4), \
+              the number of such batches that may wait per event loop; `header name value`; `trusted_certificate file`, by default \
               the system's certificates.",
         set: Setter::Block(Arity::NONE, RepeatRule::Once, |conf, line| {
             conf.begin_exporter(line, false)?;
@@ -261,7 +261,7 @@ pub(super) static MAIN: DirectiveTable<MainConf> = DirectiveTable::<MainConf>::n
         default: None,
         contexts: HTTP,
         since: "0.2",
-        doc: "How many spans wait at most, of each event loop, in whole batches.",
+        doc: "The maximum number of spans that wait per event loop, in whole batches.",
         set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
             conf.queue[0] = Some(line.number(0, 1, 1 << 24)?);
             Ok(())
@@ -285,7 +285,7 @@ pub(super) static MAIN: DirectiveTable<MainConf> = DirectiveTable::<MainConf>::n
         default: None,
         contexts: HTTP,
         since: "0.2",
-        doc: "How many spans travel together.",
+        doc: "The maximum number of spans in one request to the collector.",
         set: Setter::Custom(Arity::ONE, RepeatRule::Once, |conf, line| {
             conf.queue[2] = Some(line.number(0, 1, 1 << 16)?);
             Ok(())
@@ -374,9 +374,9 @@ pub(super) static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.2",
-        doc: "What is done with the headers `traceparent` and `tracestate` (W3C Trace Context). `extract`: the request's \
-              span is a child of the one they name. `inject`: upstream servers are told the request's own span. `propagate`: \
-              both. `ignore`, the default: they are passed on as they came.",
+        doc: "How to treat the headers `traceparent` and `tracestate` (W3C Trace Context). `extract`: the request's span is \
+              a child of the one they name. `inject`: they name the request's own span to upstream servers. `propagate`: \
+              both. `ignore`, the default: they are forwarded unchanged.",
         set: Setter::Word(&CONTEXTS, |conf, word| {
             conf.extracts = word & 1 != 0;
             conf.injects = word & 2 != 0;
@@ -397,7 +397,7 @@ pub(super) static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.2",
-        doc: "An attribute of spans, whose value may have variables. The lines of an outer block count where there are none.",
+        doc: "An attribute of spans, whose value may have variables. The lines of the outer block apply if there are none.",
         set: Setter::Custom(Arity::exactly(2), RepeatRule::Fresh(|conf| conf.attributes.clear()), add_attribute),
     },
     Directive {
@@ -458,7 +458,7 @@ pub(super) static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.2",
-        doc: "Tells upstream servers the request's span, in the headers of W3C Trace Context or B3, and takes the client's \
+        doc: "Passes the request's span to upstream servers, in the headers of W3C Trace Context or B3, and takes the client's \
               from there, unless `opentelemetry_trust_incoming_spans` is off.",
         set: Setter::Custom(Arity::between(0, 1), RepeatRule::Once, |conf, line| {
             let formats = [HeaderFormat::B3, HeaderFormat::B3Multi, HeaderFormat::W3c];

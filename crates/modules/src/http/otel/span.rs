@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 
 use bstr::ByteSlice;
 use http::Request;
+use http::http_site::ServerId;
 use http::request::HttpVersion;
 use http::upstream::upstream_record::{PeerName, UpstreamTry};
 use proto::KnownField;
+use proto::message::Method;
 
 use super::context::{SpanId, TraceContext, random_id};
 use super::exporter::SpanExporter;
@@ -124,54 +126,119 @@ fn span_name(request: &mut Request, conf: &Conf) -> Option<SpanName> {
     conf.span_name.as_ref().map(|name| request.value(name))
 }
 
+/// What the spans of a location have in common for requests of one kind, encoded.
+struct CommonAttributes {
+    kind: RequestKind,
+    bytes: Vec<u8>,
+}
+
+/// What [`CommonAttributes`] depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RequestKind {
+    /// The number of the location in its generation.
+    location: u64,
+    server: ServerId,
+    method: Method,
+    version: HttpVersion,
+    is_tls: bool,
+    status: u16,
+    port: u16,
+    received: u64,
+}
+
+impl RequestKind {
+    fn of(request: &Request) -> RequestKind {
+        let received = request.head.known(KnownField::ContentLength);
+        let received = received.and_then(|text| base::text::decimal(text));
+        RequestKind {
+            location: request.location.tag(request.site.generation),
+            server: request.server,
+            method: request.head.wire.method,
+            version: request.head.version(),
+            is_tls: request.is_tls(),
+            status: request.out.status,
+            port: request.local_port(),
+            received: received
+                .and_then(|length| u64::try_from(length).ok())
+                .unwrap_or(0),
+        }
+    }
+
+    /// Where it is kept.
+    fn place(&self) -> usize {
+        (self.location as usize ^ usize::from(self.status)) % KINDS
+    }
+}
+
+/// How many kinds of requests are kept for each loop.
+const KINDS: usize = 16;
+
+rt::local! {
+    /// The attributes of the kinds of requests that came last: to copy them costs a fifth of encoding them.
+    static COMMON: RefCell<[Option<CommonAttributes>; KINDS]> = const { RefCell::new([const { None }; KINDS]) };
+}
+
 /// The attributes that nginx-otel has.
 fn write_semantic(request: &Request, span: &mut SpanWriter<'_>) {
-    let wire = &request.head.wire;
-    span.text("http.method", wire.method_text());
-    span.text("http.target", wire.target());
-    let location = request.site.location(request.location);
-    if !location.name.is_empty() {
-        span.text("http.route", &location.name);
+    let kind = RequestKind::of(request);
+    let server = &request.site.server(request.server).name;
+    if kind.method == Method::Other {
+        // Its text is the client's.
+        span.text("http.method", request.head.wire.method_text());
     }
-    let is_tls = request.is_tls();
-    let scheme: &[u8] = if is_tls { b"https" } else { b"http" };
-    span.text("http.scheme", scheme);
-    if request.head.version() > HttpVersion::Http09 {
-        span.text(
-            "http.flavor",
-            &request.head.version().text().as_bytes()["HTTP/".len()..],
-        );
-    }
+    COMMON.with_borrow_mut(|known| {
+        let place = &mut known[kind.place()];
+        match place {
+            Some(common) if common.kind == kind => span.encoded(&common.bytes),
+            _ => {
+                let mut bytes = Vec::new();
+                write_common(request, &kind, &mut SpanWriter::attributes(&mut bytes));
+                span.encoded(&bytes);
+                *place = Some(CommonAttributes { kind, bytes });
+            }
+        }
+    });
+    span.text("http.target", request.head.wire.target());
     if let Some(agent) = request.head.known(KnownField::UserAgent) {
         span.text("http.user_agent", agent);
     }
-    let received = request.head.known(KnownField::ContentLength);
-    let received = received.and_then(|text| base::text::decimal(text));
-    span.number(
-        "http.request_content_length",
-        received
-            .and_then(|length| u64::try_from(length).ok())
-            .unwrap_or(0),
-    );
     span.number(
         "http.response_content_length",
         request.times.body_bytes_sent,
     );
-    if request.out.status != 0 {
-        span.number("http.status_code", request.out.status.into());
-    }
-    let server = &request.site.server(request.server).name;
-    let host = match server.is_empty() {
-        true => &request.head.host,
-        false => server,
-    };
-    span.text("net.host.name", host);
-    let port = request.local_port();
-    if port != if is_tls { 443 } else { 80 } {
-        span.number("net.host.port", port.into());
+    if server.is_empty() {
+        span.text("net.host.name", &request.head.host);
     }
     span.text("net.sock.peer.addr", &request.remote.text);
     span.number("net.sock.peer.port", request.remote.address.port().into());
+}
+
+/// Those of them that are the same for all requests of a kind.
+fn write_common(request: &Request, kind: &RequestKind, span: &mut SpanWriter<'_>) {
+    if kind.method != Method::Other {
+        span.text("http.method", request.head.wire.method_text());
+    }
+    let location = request.site.location(request.location);
+    if !location.name.is_empty() {
+        span.text("http.route", &location.name);
+    }
+    let scheme: &[u8] = if kind.is_tls { b"https" } else { b"http" };
+    span.text("http.scheme", scheme);
+    if kind.version > HttpVersion::Http09 {
+        let text = kind.version.text().as_bytes();
+        span.text("http.flavor", &text["HTTP/".len()..]);
+    }
+    span.number("http.request_content_length", kind.received);
+    if kind.status != 0 {
+        span.number("http.status_code", kind.status.into());
+    }
+    let server = &request.site.server(request.server).name;
+    if !server.is_empty() {
+        span.text("net.host.name", server);
+    }
+    if kind.port != if kind.is_tls { 443 } else { 80 } {
+        span.number("net.host.port", kind.port.into());
+    }
 }
 
 /// What the ledger knows.

@@ -58,13 +58,17 @@ impl<'a> SpanWriter<'a> {
     /// Begins a span at the end of `out`.
     pub(super) fn begin(head: &SpanHead<'_>, out: &'a mut Vec<u8>) -> SpanWriter<'a> {
         out.reserve(1024);
-        write_bytes(1, head.trace_id, out);
-        write_bytes(2, head.span_id, out);
+        // In pieces of a fixed length, which the compiler turns into a few stores each.
+        out.extend_from_slice(&[1 << 3 | BYTES, 16]);
+        out.extend_from_slice(head.trace_id);
+        out.extend_from_slice(&[2 << 3 | BYTES, 8]);
+        out.extend_from_slice(head.span_id);
         if !head.state.is_empty() {
             write_bytes(3, &text_of(head.state), out);
         }
         if let Some(parent) = head.parent {
-            write_bytes(4, parent, out);
+            out.extend_from_slice(&[4 << 3 | BYTES, 8]);
+            out.extend_from_slice(parent);
         }
         write_bytes(5, &text_of(head.name), out);
         out.extend_from_slice(&[6 << 3 | VARINT, head.kind as u8]);
@@ -78,21 +82,59 @@ impl<'a> SpanWriter<'a> {
         SpanWriter { out }
     }
 
-    /// A text.
+    /// Writes attributes without a span around them.
+    pub(super) fn attributes(out: &'a mut Vec<u8>) -> SpanWriter<'a> {
+        SpanWriter { out }
+    }
+
+    /// Attributes that are encoded already.
     #[inline]
+    pub(super) fn encoded(&mut self, attributes: &[u8]) {
+        self.out.extend_from_slice(attributes);
+    }
+
+    /// A text. The usual one is short and ASCII: then all lengths have one byte, and with a constant key all but the value's
+    /// are constants.
+    #[inline(always)]
     pub(super) fn text(&mut self, key: &str, value: &[u8]) {
+        // KeyValue { 1: key, 2: AnyValue { 1: text } }: three keys with their lengths besides the two texts.
+        if key.len() + value.len() + 6 < 0x80 && value.is_ascii() {
+            let (key_length, length) = (key.len() as u8, value.len() as u8);
+            let head = [9 << 3 | BYTES, key_length + length + 6, 0x0a, key_length];
+            self.out.extend_from_slice(&head);
+            self.out.extend_from_slice(key.as_bytes());
+            self.out
+                .extend_from_slice(&[2 << 3 | BYTES, length + 2, 1 << 3 | BYTES, length]);
+            self.out.extend_from_slice(value);
+        } else {
+            self.long_text(key, value);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn long_text(&mut self, key: &str, value: &[u8]) {
         let value = text_of(&value[..value.len().min(MAX_VALUE)]);
         let length = key_length(1, value.len());
         self.attribute(key, length);
         write_bytes(1, &value, self.out);
     }
 
-    /// A number.
-    #[inline]
+    /// A number. The keys are ours and short, so that the length of the whole has one byte.
+    #[inline(always)]
     pub(super) fn number(&mut self, key: &str, value: u64) {
-        self.attribute(key, 1 + encoded_len_varint(value));
-        self.out.push(3 << 3 | VARINT);
-        encode_varint(value, self.out);
+        debug_assert!(key.len() < 64, "it is one of ours");
+        let length = encoded_len_varint(value) as u8;
+        let key_length = key.len() as u8;
+        let head = [9 << 3 | BYTES, key_length + length + 5, 0x0a, key_length];
+        self.out.extend_from_slice(&head);
+        self.out.extend_from_slice(key.as_bytes());
+        self.out
+            .extend_from_slice(&[2 << 3 | BYTES, length + 1, 3 << 3 | VARINT]);
+        match value < 0x80 {
+            true => self.out.push(value as u8),
+            false => encode_varint(value, self.out),
+        }
     }
 
     /// A time, in seconds.
@@ -174,9 +216,10 @@ fn write_fixed64(field: u8, value: u64, out: &mut Vec<u8>) {
 /// clients choose the bytes of targets and fields.
 #[inline]
 fn text_of(value: &[u8]) -> Cow<'_, [u8]> {
-    match std::str::from_utf8(value) {
-        Ok(_) => Cow::Borrowed(value),
-        Err(_) => Cow::Owned(value.to_str_lossy().into_owned().into_bytes()),
+    // Most are ASCII, which is cheaper to find out.
+    match value.is_ascii() || std::str::from_utf8(value).is_ok() {
+        true => Cow::Borrowed(value),
+        false => Cow::Owned(value.to_str_lossy().into_owned().into_bytes()),
     }
 }
 
@@ -218,11 +261,15 @@ impl BatchHead {
         }
     }
 
-    /// Appends a whole message with these spans.
+    /// Writes a whole message with these spans into `out`, behind the prefix that gRPC wants before each message
+    /// (Length-Prefixed-Message, not compressed): so that it is copied once, by whatever it travels.
     pub(super) fn write_message(&self, spans: &[u8], out: &mut Vec<u8>) {
         let scope_spans = key_length(1, self.scope.len()) + spans.len();
         let resource_spans = key_length(1, self.resource.len()) + key_length(2, scope_spans);
-        out.reserve(resource_spans + 16);
+        out.clear();
+        out.reserve(PREFIX + resource_spans + 16);
+        out.push(0);
+        out.extend_from_slice(&(key_length(1, resource_spans) as u32).to_be_bytes());
         write_key(1, resource_spans, out);
         write_bytes(1, &self.resource, out);
         write_key(2, scope_spans, out);
@@ -230,6 +277,9 @@ impl BatchHead {
         out.extend_from_slice(spans);
     }
 }
+
+/// The length of the prefix of a message in gRPC.
+pub(super) const PREFIX: usize = 5;
 
 /// What the collector did not take of a batch, from its response: how many spans, and why.
 pub(super) fn rejected_spans(response: &[u8]) -> (u64, String) {

@@ -109,36 +109,36 @@ impl Http1Exchange {
         };
         Ok(HeadProgress::Complete(used))
     }
+}
 
-    /// Appends the request line. Returns whether there is anything to request.
-    fn write_request_line(
-        &mut self,
-        request: &mut Request,
-        address: &url::ProxyAddress,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, NoResponse> {
-        let start = out.len();
-        write_method(request, &self.conf, out)?;
-        // nginx ignores case here. It matters only for whether the response has content.
-        self.method = match out[start..].eq_ignore_ascii_case(b"HEAD") {
-            true => Method::Head,
-            false => Method::from_bytes(&out[start..]),
-        };
-        out.push(b' ');
-        let target = out.len();
-        url::write_target(request, &self.conf, address, out);
-        let target = &out[target..];
-        let is_something = !target.is_empty();
-        // For the log: what the server was asked for can differ from the client's URI.
-        let record = request.upstream.get_or_make();
-        record.target.extend_from_slice(target);
-        out.extend_from_slice(if self.conf.http_1_0 {
-            b" HTTP/1.0\r\n"
-        } else {
-            b" HTTP/1.1\r\n"
-        });
-        Ok(is_something)
-    }
+/// Appends the request line. Returns the method, and whether there is anything to request.
+fn write_request_line(
+    request: &mut Request,
+    conf: &Conf,
+    address: &url::ProxyAddress,
+    out: &mut Vec<u8>,
+) -> Result<(Method, bool), NoResponse> {
+    let start = out.len();
+    write_method(request, conf, out)?;
+    // nginx ignores case here. It matters only for whether the response has content.
+    let method = match out[start..].eq_ignore_ascii_case(b"HEAD") {
+        true => Method::Head,
+        false => Method::from_bytes(&out[start..]),
+    };
+    out.push(b' ');
+    let target = out.len();
+    url::write_target(request, conf, address, out);
+    let target = &out[target..];
+    let is_something = !target.is_empty();
+    // For the log: what the server was asked for can differ from the client's URI.
+    let record = request.upstream.get_or_make();
+    record.target.extend_from_slice(target);
+    out.extend_from_slice(if conf.http_1_0 {
+        b" HTTP/1.0\r\n"
+    } else {
+        b" HTTP/1.1\r\n"
+    });
+    Ok((method, is_something))
 }
 
 /// Drops the fields that are meant for this connection only (RFC 9110, section 7.6.1): they are not
@@ -217,27 +217,29 @@ impl UpstreamProtocol for Http1Exchange {
         content: RequestLength,
         out: &mut Vec<u8>,
     ) -> Result<(), NoResponse> {
-        let address = Arc::clone(&self.address);
+        // Found once: `ConfRef` searches at each access.
+        let conf: &Conf = &self.conf;
+        let (method, is_something) = write_request_line(request, conf, &self.address, out)?;
+        self.method = method;
         // A value with variables can turn out empty.
-        if !self.write_request_line(request, &address, out)? {
+        if !is_something {
             request.error(format_args!("zero length URI to proxy"));
             return Err(NoResponse::new(500));
         }
         // HTTP/1.1 needs no length in advance; with HTTP/1.0 the body has been buffered, so its
         // length is known.
         self.chunked_request = content == RequestLength::Unknown;
-        let body = self.conf.set_body.as_ref().map(|body| request.value(body));
+        let body = conf.set_body.as_ref().map(|body| request.value(body));
         // `proxy_set_body` replaces the client's body, and so its length as well.
         let content = body
             .as_ref()
             .map_or(content, |body| RequestLength::Length(body.len() as u64));
         let pass_fields = self.settings.pass_request_headers;
-        let fields = &self.conf.fields;
-        self.traits = fields.write(
+        self.traits = conf.fields.write(
             request,
             content,
-            &address.host_header,
-            self.conf.http_1_0,
+            &self.address.host_header,
+            conf.http_1_0,
             pass_fields,
             out,
         )?;

@@ -298,17 +298,19 @@ fn handler(request: &mut Request) -> HandlerStep<'_> {
 /// How to perform an exchange for this request.
 fn plan(request: &mut Request) -> Result<ExchangePlan, HandlerOutcome> {
     let conf = request.conf::<Conf>();
+    // Found once: `ConfRef` searches at each access.
+    let directives: &Conf = &conf;
     let settings = ProtocolSettings::<ProxyProtocol>::of(request);
-    let Some(ProxyDestination { address, target }) = url::destination(request, &conf) else {
+    let Some(ProxyDestination { address, target }) = url::destination(request, directives) else {
         // The reason has been logged.
         return Err(HandlerOutcome::Status(500));
     };
     // The client's body is not sent, so it need not be read first.
-    let content = if conf.set_body.is_some() || !settings.pass_request_body {
+    let content = if directives.set_body.is_some() || !settings.pass_request_body {
         RequestContent::Dropped
     // HTTP/1.0 has no chunks, so it must know the length in advance.
     } else if !settings.request_buffering
-        && (request.body.announced_length().is_some() || !conf.http_1_0)
+        && (request.body.announced_length().is_some() || !directives.http_1_0)
     {
         RequestContent::Streamed
     } else {
@@ -321,7 +323,7 @@ fn plan(request: &mut Request) -> Result<ExchangePlan, HandlerOutcome> {
         // For `$proxy_host` and `$proxy_port`.
         request.set_state(Arc::clone(&address));
     }
-    let protocol: Box<dyn UpstreamProtocol> = match conf.http_2 {
+    let protocol: Box<dyn UpstreamProtocol> = match directives.http_2 {
         true => Box::new(Http2Exchange::new(http2::ProxyHttp2Profile::new(
             conf,
             settings.clone(),

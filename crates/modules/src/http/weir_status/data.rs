@@ -5,9 +5,23 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde_json::{Map, Value, json};
 
 use crate::shared::observation::slowest::SlowRequest;
-use crate::shared::status::{StatusView, requests, server, upstreams};
+use crate::shared::status::{StatusView, append_json, requests, server, upstreams};
 
-/// The state of this process.
+/// The servers and zones of this process, a list that may have thousands.
+pub(super) fn servers(view: &StatusView) -> String {
+    let mut list = String::new();
+    requests::each_server(view, |row| append_json(&mut list, row));
+    list
+}
+
+/// The same of upstream groups.
+pub(super) fn groups(view: &StatusView) -> String {
+    let mut list = String::new();
+    upstreams::each_group(view, |row| append_json(&mut list, row));
+    list
+}
+
+/// The rest of the state of this process.
 pub(super) fn more(view: &StatusView) -> Value {
     let observed = &view.observed;
     json!({
@@ -22,8 +36,6 @@ pub(super) fn more(view: &StatusView) -> Value {
         "requests": server::requests(view),
         "ssl": server::ssl(view),
         "bounds_us": upstreams::bounds(),
-        "servers": requests::page_servers(view),
-        "upstreams": upstreams::page_groups(view),
         "stream_zones": requests::stream_zones(view),
         "cache_requests": requests::page_caches(view),
         "cache_limits": requests::caches(view),
@@ -135,11 +147,11 @@ mod tests {
     #[test]
     fn groups_are_joined() {
         let part = |pid: u64, requests: u64| {
-            json!({ "server": { "pid": pid }, "servers": [{ "requests": requests }],
+            json!({ "server": { "pid": pid }, "errors": [{ "count": requests }],
                     "connections": { "active": requests }, "limits": { "req": { "a": { "passed": 1 } } } })
         };
         let joined = join([part(1, 2), part(3, 4)].into_iter());
-        let expected = json!({ "server": { "pid": 1 }, "servers": [{ "requests": 2 }, { "requests": 4 }],
+        let expected = json!({ "server": { "pid": 1 }, "errors": [{ "count": 2 }, { "count": 4 }],
                                "connections": { "active": 6 }, "limits": { "req": { "a": { "passed": 2 } } } });
         assert_eq!(joined, expected);
         assert_eq!(join(std::iter::empty()), json!({}));

@@ -157,8 +157,11 @@ fn group_part(format: StatusFormat, view: &StatusView) -> String {
                 + &text::more(view)
         }
         StatusFormat::Json | StatusFormat::Html => {
-            let lists = json_lists(zones.group().place(), &loops, &pools, &caches, zones);
-            lists.join("\n") + "\n" + &data::more(view).to_string()
+            let [loops, pools, caches, copies, spans] =
+                json_lists(zones.group().place(), &loops, &pools, &caches, zones);
+            let (servers, groups) = (data::servers(view), data::groups(view));
+            let rest = data::more(view).to_string();
+            [loops, pools, caches, copies, spans, servers, groups, rest].join("\n")
         }
     }
 }
@@ -206,7 +209,7 @@ fn groups_text(parts: &[(usize, Option<String>)]) -> String {
 
 /// The lists of the groups, joined, and the rest, added up. A group that does not answer is in none of them.
 fn groups_json(parts: &[(usize, Option<String>)]) -> String {
-    let joined = [0, 1, 2, 3, 4].map(|list| {
+    let joined = std::array::from_fn(|list| {
         let lists = parts.iter().filter_map(|(_, part)| {
             let list = part.as_ref()?.split('\n').nth(list)?;
             Some(list).filter(|list| !list.is_empty())
@@ -229,11 +232,19 @@ fn groups_json(parts: &[(usize, Option<String>)]) -> String {
     json_object(&joined, &rest.to_string())
 }
 
-/// The names of the lists of the JSON object, in the order of [`json_lists`].
-const LISTS: [&str; 5] = ["loops", "pools", "caches", "compressed_copies", "spans"];
+/// The names of the lists of the JSON object, in the order of [`group_part`].
+const LISTS: [&str; 7] = [
+    "loops",
+    "pools",
+    "caches",
+    "compressed_copies",
+    "spans",
+    "servers",
+    "upstreams",
+];
 
 /// The JSON object: the lists, and the rest.
-fn json_object(lists: &[String; 5], rest: &str) -> String {
+fn json_object(lists: &[String; LISTS.len()], rest: &str) -> String {
     // Without its braces.
     let rest = rest
         .get(1..rest.len().saturating_sub(1))
@@ -246,7 +257,7 @@ fn json_object(lists: &[String; 5], rest: &str) -> String {
     format!("{{{}{comma}{rest}}}\n", lists.join(","))
 }
 
-/// The elements of the lists. With several groups each says which it belongs to.
+/// The elements of the short lists. With several groups each says which it belongs to.
 fn json_lists(
     group: WorkerGroup,
     loops: &[LoopStatus],
@@ -581,15 +592,15 @@ mod tests {
 
     #[test]
     fn pages_of_nothing_are_well_formed() {
-        let lists = json_lists(WorkerGroup::ALONE, &[], &[], &[], &ZoneRegistry::default());
-        assert_eq!(
-            json_object(&lists, "{}"),
-            "{\"loops\":[],\"pools\":[],\"caches\":[],\"compressed_copies\":[],\"spans\":[]}\n"
-        );
+        let zones = ZoneRegistry::default();
+        let mut lists: [String; LISTS.len()] = Default::default();
+        lists[..5].clone_from_slice(&json_lists(WorkerGroup::ALONE, &[], &[], &[], &zones));
+        let empty = LISTS.map(|name| format!("\"{name}\":[]")).join(",");
+        assert_eq!(json_object(&lists, "{}"), format!("{{{empty}}}\n"));
         let rest = serde_json::json!({ "a": { "b": [{}] } });
         assert_eq!(
             json_object(&lists, &rest.to_string()),
-            "{\"loops\":[],\"pools\":[],\"caches\":[],\"compressed_copies\":[],\"spans\":[],\"a\":{\"b\":[{}]}}\n"
+            format!("{{{empty},\"a\":{{\"b\":[{{}}]}}}}\n")
         );
         assert_eq!(cache_text(&[]), "");
         assert!(text(&[], &[]).starts_with("loop "));

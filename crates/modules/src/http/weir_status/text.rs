@@ -10,18 +10,13 @@ use crate::shared::status::{StatusView, requests, server, upstreams};
 /// The rest of the text. Writing to a `String` cannot fail, so the results of `write!` are ignored.
 pub(super) fn more(view: &StatusView) -> String {
     let mut out = String::new();
-    servers(&requests::page_servers(view), &mut out);
-    groups(&upstreams::page_groups(view), &mut out);
+    servers(view, &mut out);
+    groups(view, &mut out);
     certificates(&server::certificates(view), &mut out);
     slowest(&view.observed.slowest.list(), &mut out);
     errors(&mut out);
     stalls(&mut out);
     out
-}
-
-/// A number, as a text that can be aligned.
-fn number(row: &Value, name: &str) -> String {
-    row[name].to_string()
 }
 
 /// The elements of a list.
@@ -33,55 +28,48 @@ fn word<'a>(row: &'a Value, name: &str) -> &'a str {
     row[name].as_str().unwrap_or_default()
 }
 
-fn servers(list: &Value, out: &mut String) {
+fn servers(view: &StatusView, out: &mut String) {
     let _ = writeln!(
         out,
         "\n{:<8} {:<24} {:>10} {:>7} {:>10} {:>8} {:>8} {:>8} {:>6} {:>14} {:>14}",
         "", "server", "requests", "now", "2xx", "3xx", "4xx", "5xx", "cut", "received", "sent"
     );
-    for row in rows(list) {
-        let (kind, name, classes) = (word(row, "kind"), word(row, "name"), &row["responses"]);
+    requests::each_server(view, |row| {
+        let (kind, name, counts) = (row.kind, row.name, &row.counts);
+        let [ok, redirects, faults, failures] = counts.responses.classes();
         let _ = writeln!(
             out,
-            "{kind:<8} {name:<24} {:>10} {:>7} {:>10} {:>8} {:>8} {:>8} {:>6} {:>14} {:>14}",
-            number(row, "requests"),
-            number(row, "processing"),
-            number(classes, "2xx"),
-            number(classes, "3xx"),
-            number(classes, "4xx"),
-            number(classes, "5xx"),
-            number(row, "cut"),
-            number(row, "received"),
-            number(row, "sent")
+            "{kind:<8} {name:<24} {:>10} {:>7} {ok:>10} {redirects:>8} {faults:>8} {failures:>8} {:>6} {:>14} {:>14}",
+            counts.requests,
+            counts.processing.unwrap_or_default(),
+            row.cut,
+            counts.received,
+            counts.sent
         );
-    }
+    });
 }
 
-fn groups(list: &Value, out: &mut String) {
-    for group in rows(list) {
-        let (engine, name) = (word(group, "engine"), word(group, "name"));
+fn groups(view: &StatusView, out: &mut String) {
+    upstreams::each_group(view, |group| {
+        let (engine, name) = (group.engine, &group.name);
         let _ = writeln!(
             out,
             "\n{:<26} {:<10} {:>10} {:>7} {:>7} {:>11}  upstream {name} ({engine})",
             "", "state", "requests", "active", "failed", "unavailable"
         );
-        for peer in rows(&group["peers"]) {
-            let requests = match peer.get("requests") {
-                Some(_) => number(peer, "requests"),
-                None => number(peer, "connections"),
-            };
+        for peer in &group.counts.peers {
             let _ = writeln!(
                 out,
                 "{:<26} {:<10} {:>10} {:>7} {:>7} {:>11}",
-                word(peer, "name"),
-                word(peer, "state"),
-                requests,
-                number(peer, "active"),
-                number(peer, "fails"),
-                number(peer, "unavail")
+                peer.name,
+                peer.state,
+                peer.given(),
+                peer.active,
+                peer.fails,
+                peer.unavail
             );
         }
-    }
+    });
 }
 
 fn certificates(list: &Value, out: &mut String) {

@@ -18,6 +18,7 @@ use ::stream::stream_site::FrozenStream;
 use bstr::{BStr, ByteSlice};
 use host::engine::ZoneRegistry;
 use http::http_site::FrozenHttp;
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::observation::Observation;
@@ -60,6 +61,21 @@ pub(crate) fn iso_time(ms: u64) -> String {
         .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok())
         .unwrap_or_default();
     stamp.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
+}
+
+/// A value as a tree, which can be changed and added up. Lists of thousands are written without one.
+pub(crate) fn tree(value: &impl Serialize) -> Value {
+    // Not reached: all keys are texts or numbers.
+    serde_json::to_value(value).unwrap_or_default()
+}
+
+/// Appends a value to a list in JSON.
+pub(crate) fn append_json(list: &mut String, value: &impl Serialize) {
+    if !list.is_empty() {
+        list.push(',');
+    }
+    // As above.
+    list.push_str(&serde_json::to_string(value).unwrap_or_default());
 }
 
 /// An object of names and values.

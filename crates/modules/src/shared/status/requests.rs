@@ -6,66 +6,114 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use http::cache::{CacheZone, CacheZones};
 use net::resolver::{self, REQUEST_KINDS, RESPONSE_KINDS};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{StatusView, object, text};
+use super::{StatusView, object, text, tree};
 use crate::shared::limit_conn::ConnZones;
 use crate::shared::limit_req::ReqZones;
 use crate::shared::observation::series::{CacheSums, FROM_STORE, OUTCOMES, REASONS, ServerSums};
 use crate::shared::observation::sessions;
 
 /// Responses by class and by status. The first class is of those that were none.
-pub(crate) fn responses(classes: &[u64; 6], statuses: &BTreeMap<u16, u64>) -> Value {
-    let codes = object(
-        statuses
-            .iter()
-            .map(|(status, count)| (status.to_string(), json!(count))),
-    );
-    json!({
-        "1xx": classes[1], "2xx": classes[2], "3xx": classes[3], "4xx": classes[4], "5xx": classes[5],
-        "codes": codes,
-        "total": classes[1..].iter().sum::<u64>(),
-    })
+#[derive(Serialize)]
+pub(crate) struct ResponseCounts<'a> {
+    #[serde(rename = "1xx")]
+    class_1: u64,
+    #[serde(rename = "2xx")]
+    class_2: u64,
+    #[serde(rename = "3xx")]
+    class_3: u64,
+    #[serde(rename = "4xx")]
+    class_4: u64,
+    #[serde(rename = "5xx")]
+    class_5: u64,
+    codes: &'a BTreeMap<u16, u64>,
+    total: u64,
 }
 
-fn handshakes(counts: [u64; 3]) -> Value {
-    let [full, resumed, failed] = counts;
-    json!({ "handshakes": full + resumed, "session_reuses": resumed, "handshakes_failed": failed })
+impl<'a> ResponseCounts<'a> {
+    /// The counts of these classes and statuses.
+    pub(crate) fn of(classes: &[u64; 6], statuses: &'a BTreeMap<u16, u64>) -> ResponseCounts<'a> {
+        let [_, class_1, class_2, class_3, class_4, class_5] = *classes;
+        ResponseCounts {
+            class_1,
+            class_2,
+            class_3,
+            class_4,
+            class_5,
+            codes: statuses,
+            total: class_1 + class_2 + class_3 + class_4 + class_5,
+        }
+    }
+
+    /// From 2xx to 5xx.
+    pub(crate) fn classes(&self) -> [u64; 4] {
+        [self.class_2, self.class_3, self.class_4, self.class_5]
+    }
 }
 
-/// What is the same of servers and of locations.
-fn sums_value(sums: &ServerSums) -> Value {
-    let ended: u64 = sums.responses.iter().sum();
-    json!({
-        "requests": ended + sums.processing,
-        "responses": responses(&sums.responses, &sums.statuses),
-        "discarded": sums.responses[0],
-        "received": sums.received + sums.heads,
-        "sent": sums.sent,
-    })
+#[derive(Serialize)]
+struct HandshakeCounts {
+    handshakes: u64,
+    session_reuses: u64,
+    handshakes_failed: u64,
 }
 
-fn server_zone(sums: &ServerSums) -> Value {
-    let mut value = sums_value(sums);
-    value["processing"] = json!(sums.processing);
-    value["ssl"] = handshakes(sums.handshakes);
-    value
+/// A server or zone, in the words of the API. What a location does not have is left out.
+#[derive(Serialize)]
+pub(crate) struct ZoneCounts<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) processing: Option<u64>,
+    pub(crate) requests: u64,
+    pub(crate) responses: ResponseCounts<'a>,
+    discarded: u64,
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ssl: Option<HandshakeCounts>,
+}
+
+impl<'a> ZoneCounts<'a> {
+    fn of_location(sums: &'a ServerSums) -> ZoneCounts<'a> {
+        let ended: u64 = sums.responses.iter().sum();
+        ZoneCounts {
+            processing: None,
+            requests: ended + sums.processing,
+            responses: ResponseCounts::of(&sums.responses, &sums.statuses),
+            discarded: sums.responses[0],
+            received: sums.received + sums.heads,
+            sent: sums.sent,
+            ssl: None,
+        }
+    }
+
+    fn of_server(sums: &'a ServerSums) -> ZoneCounts<'a> {
+        let [full, resumed, failed] = sums.handshakes;
+        ZoneCounts {
+            processing: Some(sums.processing),
+            ssl: Some(HandshakeCounts {
+                handshakes: full + resumed,
+                session_reuses: resumed,
+                handshakes_failed: failed,
+            }),
+            ..ZoneCounts::of_location(sums)
+        }
+    }
 }
 
 /// `status_zone` of servers.
 pub(crate) fn server_zones(view: &StatusView) -> Value {
     let zones = view.observed.series.server_zones();
-    object(
-        zones
-            .iter()
-            .map(|(name, sums)| (&**name, server_zone(sums))),
-    )
+    let zones = zones.iter();
+    object(zones.map(|(name, sums)| (&**name, tree(&ZoneCounts::of_server(sums)))))
 }
 
 /// `status_zone` of locations.
 pub(crate) fn location_zones(view: &StatusView) -> Value {
     let zones = view.observed.series.location_zones();
-    object(zones.iter().map(|(name, sums)| (&**name, sums_value(sums))))
+    let zones = zones.iter();
+    object(zones.map(|(name, sums)| (&**name, tree(&ZoneCounts::of_location(sums)))))
 }
 
 /// `status_zone` of stream's servers.
@@ -92,26 +140,37 @@ pub(crate) fn stream_zones(view: &StatusView) -> Value {
     )
 }
 
-/// All servers and zones, for the page: with histograms of the times until the end of the response.
-pub(crate) fn page_servers(view: &StatusView) -> Value {
+/// A server or zone, as the page has it.
+#[derive(Serialize)]
+pub(crate) struct ServerRow<'a> {
+    pub(crate) kind: &'static str,
+    pub(crate) name: &'a str,
+    #[serde(flatten)]
+    pub(crate) counts: ZoneCounts<'a>,
+    pub(crate) cut: u64,
+    /// A histogram of the times until the end of the response.
+    times: &'a [u64],
+}
+
+/// Shows all servers and zones to `show`.
+pub(crate) fn each_server(view: &StatusView, mut show: impl FnMut(&ServerRow<'_>)) {
     let series = &view.observed.series;
     let lists = [
         ("server", series.servers()),
         ("zone", series.server_zones()),
         ("location", series.location_zones()),
     ];
-    let mut all = Vec::new();
-    for (kind, list) in lists {
+    for (kind, list) in &lists {
         for (name, sums) in list {
-            let mut value = server_zone(&sums);
-            value["name"] = json!(*name);
-            value["kind"] = json!(kind);
-            value["cut"] = json!(sums.cut);
-            value["times"] = json!(sums.total.counts());
-            all.push(value);
+            show(&ServerRow {
+                kind,
+                name,
+                counts: ZoneCounts::of_server(sums),
+                cut: sums.cut,
+                times: sums.total.counts(),
+            });
         }
     }
-    Value::Array(all)
 }
 
 /// The caches.

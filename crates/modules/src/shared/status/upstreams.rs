@@ -1,15 +1,18 @@
 //! Groups of upstream servers.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
+use bstr::ByteSlice;
 use net::metrics::LATENCY_BOUNDS_US;
 use net::upstream::{
     GroupOrigin, PeerStatus, ServerState, UpstreamGroup, UpstreamGroups, UpstreamServer,
 };
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::requests::responses;
-use super::{StatusView, iso_time, object, text};
+use super::requests::ResponseCounts;
+use super::{StatusView, iso_time, object, text, tree};
 use ::stream::upstream::StreamGroups;
 
 /// Which engine's groups are meant.
@@ -62,91 +65,157 @@ const NEXT_ADDRESS: u64 = 1 << 16;
 
 /// A group, as the API has it.
 pub(crate) fn group_value(group: &UpstreamGroup, kind: GroupKind) -> Value {
-    value_of(group, &group.state().status(), kind)
+    tree(&GroupCounts::of(group, &group.state().status(), kind))
 }
 
-fn value_of(group: &UpstreamGroup, status: &[PeerStatus], kind: GroupKind) -> Value {
-    let state = group.state();
-    let ids = state.server_ids();
-    let mut seen = vec![0_u64; ids.len()];
-    let peers: Vec<Value> = status
-        .iter()
-        .map(|peer| {
-            let mut value = peer_value(peer, kind);
+/// A group, in the words of the API. What it does not have is left out.
+#[derive(Serialize)]
+pub(crate) struct GroupCounts<'a> {
+    pub(crate) peers: Vec<PeerCounts<'a>>,
+    zombies: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keepalive: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    zone: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue: Option<QueueCounts>,
+}
+
+#[derive(Serialize)]
+struct QueueCounts {
+    size: u64,
+    max_size: u64,
+    overflows: u64,
+}
+
+/// One of its peers. What only one engine has is `None` in the other.
+#[derive(Serialize)]
+pub(crate) struct PeerCounts<'a> {
+    id: u64,
+    server: Cow<'a, str>,
+    pub(crate) name: Cow<'a, str>,
+    backup: bool,
+    weight: u32,
+    pub(crate) state: &'static str,
+    pub(crate) active: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_conns: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connections: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    responses: Option<ResponseCounts<'a>>,
+    sent: u64,
+    received: u64,
+    pub(crate) fails: u64,
+    pub(crate) unavail: u64,
+    health_checks: CheckCounts,
+    downtime: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    downstart: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    selected: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connect_time: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_byte_time: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    header_time: Option<u64>,
+    response_time: u64,
+    /// For the page: a histogram of the times until the response head.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    times: Option<&'a [u64]>,
+}
+
+#[derive(Serialize)]
+struct CheckCounts {
+    checks: u64,
+    fails: u64,
+    unhealthy: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_passed: Option<bool>,
+}
+
+impl<'a> GroupCounts<'a> {
+    fn of(group: &UpstreamGroup, status: &'a [PeerStatus], kind: GroupKind) -> GroupCounts<'a> {
+        let state = group.state();
+        let ids = state.server_ids();
+        let mut seen = vec![0_u64; ids.len()];
+        let peers = status.iter().map(|peer| {
             let mut id = ids.get(peer.line).copied().map_or(0, u64::from);
             if let Some(seen) = seen.get_mut(peer.line) {
                 id += *seen * NEXT_ADDRESS;
                 *seen += 1;
             }
-            value["id"] = json!(id);
-            value
-        })
-        .collect();
-    let mut value = json!({ "peers": peers, "zombies": state.zombies() });
-    if kind == GroupKind::Http {
-        value["keepalive"] = json!(state.idle_connections());
+            PeerCounts::of(peer, id, kind)
+        });
+        let zone = &group.settings.zone;
+        let queue = state.queue();
+        GroupCounts {
+            peers: peers.collect(),
+            zombies: state.zombies(),
+            keepalive: (kind == GroupKind::Http).then(|| state.idle_connections()),
+            zone: (!zone.is_empty()).then(|| text(zone.as_ref())),
+            queue: queue.map(|[size, max_size, overflows]| QueueCounts {
+                size,
+                max_size,
+                overflows,
+            }),
+        }
     }
-    if !group.settings.zone.is_empty() {
-        value["zone"] = json!(text(group.settings.zone.as_ref()));
-    }
-    if let Some([size, max_size, overflows]) = state.queue() {
-        value["queue"] = json!({ "size": size, "max_size": max_size, "overflows": overflows });
-    }
-    value
 }
 
 /// What was that long ago.
 fn ago(time: Duration) -> String {
-    let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    iso_time(rt::wall_millis().saturating_sub(ms))
+    iso_time(rt::wall_millis().saturating_sub(ms(time)))
 }
 
-fn peer_value(peer: &PeerStatus, kind: GroupKind) -> Value {
-    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let mut value = json!({
-        "server": text(peer.server.as_ref()),
-        "name": text(peer.name.as_ref()),
-        "backup": peer.backup,
-        "weight": peer.weight,
-        "state": peer.state_word(),
-        "active": peer.connections,
-        "sent": peer.sent,
-        "received": peer.received,
-        "fails": peer.failures,
-        "unavail": peer.disabled,
-        "health_checks": {
-            "checks": peer.checks.checks,
-            "fails": peer.checks.fails,
-            "unhealthy": peer.checks.unhealthy,
-        },
-        "downtime": ms(peer.downtime),
-        "response_time": ms(peer.response_time),
-    });
-    if peer.checks.checks > 0 {
-        value["health_checks"]["last_passed"] = json!(peer.checks.last_passed);
-    }
-    if peer.max_conns > 0 {
-        value["max_conns"] = json!(peer.max_conns);
-    }
-    if let Some(down) = peer.down {
-        value["downstart"] = json!(ago(down));
-    }
-    if let Some(selected) = peer.selected {
-        value["selected"] = json!(ago(selected));
-    }
-    match kind {
-        GroupKind::Http => {
-            value["requests"] = json!(peer.requests);
-            value["header_time"] = json!(ms(peer.header_time));
-            value["responses"] = responses(&peer.classes, &peer.statuses);
-        }
-        GroupKind::Stream => {
-            value["connections"] = json!(peer.requests);
-            value["connect_time"] = json!(ms(peer.connect_time));
-            value["first_byte_time"] = json!(ms(peer.header_time));
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl<'a> PeerCounts<'a> {
+    fn of(peer: &'a PeerStatus, id: u64, kind: GroupKind) -> PeerCounts<'a> {
+        let in_http = kind == GroupKind::Http;
+        let responses = ResponseCounts::of(&peer.classes, &peer.statuses);
+        PeerCounts {
+            id,
+            server: peer.server.to_str_lossy(),
+            name: peer.name.to_str_lossy(),
+            backup: peer.backup,
+            weight: peer.weight,
+            state: peer.state_word(),
+            active: peer.connections,
+            max_conns: Some(peer.max_conns).filter(|most| *most > 0),
+            requests: in_http.then_some(peer.requests),
+            connections: (!in_http).then_some(peer.requests),
+            responses: in_http.then_some(responses),
+            sent: peer.sent,
+            received: peer.received,
+            fails: peer.failures,
+            unavail: peer.disabled,
+            health_checks: CheckCounts {
+                checks: peer.checks.checks,
+                fails: peer.checks.fails,
+                unhealthy: peer.checks.unhealthy,
+                last_passed: (peer.checks.checks > 0).then_some(peer.checks.last_passed),
+            },
+            downtime: ms(peer.downtime),
+            downstart: peer.down.map(ago),
+            selected: peer.selected.map(ago),
+            connect_time: (!in_http).then(|| ms(peer.connect_time)),
+            first_byte_time: (!in_http).then(|| ms(peer.header_time)),
+            header_time: in_http.then(|| ms(peer.header_time)),
+            response_time: ms(peer.response_time),
+            times: None,
         }
     }
-    value
+
+    /// Requests, or sessions of stream.
+    pub(crate) fn given(&self) -> u64 {
+        self.requests.or(self.connections).unwrap_or_default()
+    }
 }
 
 /// The servers of a group, as the API has their configuration.
@@ -187,26 +256,34 @@ pub(crate) fn server_value(id: u32, server: &UpstreamServer) -> Value {
     value
 }
 
-/// All groups for the page: those of URLs too, with histograms of the times until the response head.
-pub(crate) fn page_groups(view: &StatusView) -> Value {
-    let mut all = Vec::new();
-    for (kind, word) in [(GroupKind::Http, "http"), (GroupKind::Stream, "stream")] {
+/// A group, as the page has it: that of a URL, too.
+#[derive(Serialize)]
+pub(crate) struct GroupRow<'a> {
+    pub(crate) engine: &'static str,
+    pub(crate) name: String,
+    place: &'a str,
+    #[serde(flatten)]
+    pub(crate) counts: GroupCounts<'a>,
+}
+
+/// Shows all groups to `show`.
+pub(crate) fn each_group(view: &StatusView, mut show: impl FnMut(&GroupRow<'_>)) {
+    for (kind, engine) in [(GroupKind::Http, "http"), (GroupKind::Stream, "stream")] {
         let groups = kind.groups(view).map(|groups| groups.all_groups());
         for group in groups.into_iter().flatten() {
             let status = group.state().status();
-            let mut value = value_of(&group, &status, kind);
-            value["name"] = json!(text(group.name()));
-            value["engine"] = json!(word);
-            value["place"] = json!(group.settings.place);
-            if let Some(peers) = value["peers"].as_array_mut() {
-                for (peer, status) in peers.iter_mut().zip(&status) {
-                    peer["times"] = json!(status.latencies[1].counts());
-                }
+            let mut counts = GroupCounts::of(&group, &status, kind);
+            for (peer, status) in counts.peers.iter_mut().zip(&status) {
+                peer.times = Some(status.latencies[1].counts());
             }
-            all.push(value);
+            show(&GroupRow {
+                engine,
+                name: text(group.name()),
+                place: &group.settings.place,
+                counts,
+            });
         }
     }
-    Value::Array(all)
 }
 
 /// The bounds of all histograms, in microseconds.

@@ -143,8 +143,9 @@ impl StreamSocket {
 
     /// Appends to `buf` at most `max` bytes, into its spare capacity (reserved here).
     pub fn try_read_into(&self, buf: &mut Vec<u8>, max: usize) -> io::Result<usize> {
-        buf.reserve(max);
         self.attempt_read(max, || {
+            // Only here: a socket that is known to have nothing must not make an empty buffer grow.
+            buf.reserve(max);
             let spare = &mut buf.spare_capacity_mut()[..max];
             let (_, n) = rustix::net::recv(&self.fd, spare, RecvFlags::empty())?;
             // SAFETY: `recv` has written the first `n` bytes of the spare capacity, and `n <= max <=
