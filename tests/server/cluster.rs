@@ -569,7 +569,7 @@ fn members_are_found_by_a_name_and_followed() {
     servers[0].get("/after").expect(200);
     assert_eq!(
         servers[0].read("error.log").matches("this one is").count(),
-        3
+        2
     );
 }
 

@@ -140,6 +140,7 @@ impl CacheAdmission {
             },
             is_bypassed: false,
             cluster: None,
+            has_awaited_feed: false,
             known_marker: None,
             source,
             store,

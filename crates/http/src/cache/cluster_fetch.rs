@@ -20,6 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
+use std::time::Duration;
 
 use cache::FillFeed;
 use host::error_log::LogLevel;
@@ -98,6 +99,12 @@ impl ClusterPart {
             key,
             route,
         }))
+    }
+
+    /// How long a member may be silent.
+    pub(super) fn budget(&self) -> Duration {
+        let settings = self.cluster.settings();
+        settings.map_or(Duration::ZERO, |settings| settings.budget)
     }
 
     /// Where the bytes of a fetch come from first.
