@@ -147,9 +147,7 @@ impl CacheAdmission {
             settings,
         };
         request.ledger.cache = Some(Arc::clone(&cache));
-        if is_of_member(request)
-            && let Some(refused) = cache_request.refuse_other_key(request)
-        {
+        if let Some(refused) = cache_request.refuse_other_key(request) {
             return CacheAdmission::Answered(refused);
         }
         if purpose == CachePurpose::Invalidate {

@@ -40,7 +40,11 @@ fn answer_with(request: &mut Request, field: &ObjectField) -> HandlerOutcome {
 impl CacheRequest {
     /// Whether the key that a member asks for is the one that its request has here. If not, the configurations differ, or
     /// the key is made of something that only the member knows; what is stored here under its own key is another response.
+    #[inline]
     pub(super) fn refuse_other_key(&self, request: &mut Request) -> Option<HandlerOutcome> {
+        if !is_of_member(request) {
+            return None;
+        }
         let claim = claim_of(request)?;
         let cluster = self.settings.cache.cluster.as_ref();
         let is_same = cluster.is_some() && claim.key == hash_of_key(self.primary.text());

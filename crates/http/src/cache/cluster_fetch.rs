@@ -333,7 +333,12 @@ impl CacheFetch {
             return ResponseBody::next_of(&mut self.request).await;
         };
         match while_it_answers(reading, ResponseBody::next_of(&mut self.request)).await {
-            Some(next) => next,
+            Some(next) => {
+                if matches!(next, Some(Ok(_))) {
+                    reading.member().note_heard();
+                }
+                next
+            }
             None => {
                 let name = &reading.member().name;
                 let line = format_args!(

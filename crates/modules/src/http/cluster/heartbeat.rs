@@ -102,6 +102,14 @@ impl MemberWatch {
                         self.note_silence("gives no valid answer");
                     }
                 }
+                // It is late with the answer and not with content: a machine that is short of processors does one
+                // thing after the other.
+                Err(_) if self.member.silence() < budget => {
+                    connection = None;
+                    let heard = rt::now().checked_sub(self.member.silence());
+                    self.last = heard.unwrap_or(self.last);
+                    continue;
+                }
                 Err(_) => {
                     connection = None;
                     self.note_silence("is silent");
