@@ -315,8 +315,10 @@ fn page(flags: &mut Flags) -> Outcome {
     let keep: String = flags.value("--keep", String::new())?;
     flags.finish()?;
     let folder = Path::new(&keep);
-    let figures = folder.join("figures.json");
-    Report::read(&figures)?.write(&figures, &folder.join("index.html"))
+    let report = Report::read(&folder.join("figures.json"))?;
+    let page = folder.join("index.html");
+    // The figures stay as they were written.
+    std::fs::write(&page, report.page()).map_err(|error| format!("{}: {error}", page.display()))
 }
 
 /// All experiments. What cannot be measured here is named in the report and stops nothing.

@@ -1,5 +1,7 @@
 //! The command line: `-v`, `-V`, `-h`, `-T`, `-g`, and what is not an option.
 
+use std::process::{Command, Stdio};
+
 use weir_tests::{http, is_oracle, run, server_path, skip_on_oracle, whole};
 
 #[test]
@@ -135,6 +137,90 @@ fn help_explains_a_directive() {
         (unknown.stdout + &unknown.stderr).contains("keepalive_timeout"),
         "the nearest name is shown"
     );
+}
+
+#[test]
+fn help_has_examples_and_suggests_what_was_meant() {
+    if skip_on_oracle("nginx has no such command") {
+        return;
+    }
+    let said = |name: &str| {
+        let help = run(&["help", name]);
+        (help.code, help.stdout + &help.stderr)
+    };
+    for (name, code, text) in [
+        ("limit_req", 0, "\nExample:\n\n  limit_req_zone $binary"),
+        ("proxy_cache_lock", 0, "In nginx: It is off."),
+        ("fastcgi_cache_lock", 0, "fastcgi_cache_lock_age 1s;"),
+        ("root /srv;", 0, "\nExample:\n"),
+        ("root;", 0, "\nExample:\n"),
+        ("serve", 0, "usage: weir serve DIR"),
+        ("remote_addr", 1, "weir help '$remote_addr'"),
+        ("proxy_pas", 1, "weir help proxy_pass"),
+        ("quic_congestion", 1, "quic_congestion_control"),
+    ] {
+        let (found, text_found) = said(name);
+        assert_eq!(found, code, "{name}: {text_found}");
+        assert!(text_found.contains(text), "{name}: {text_found}");
+    }
+}
+
+/// A terminal is made by `script`, which Debian has everywhere.
+#[test]
+fn help_is_paged_on_a_terminal_only() {
+    if skip_on_oracle("nginx has no such command") {
+        return;
+    }
+    let program = std::path::absolute(server_path()).expect("a path");
+    let on_terminal = |arguments: &str| {
+        let output = Command::new("script")
+            .args(["-qec", &format!("{} {arguments}", program.display())])
+            .arg("/dev/null")
+            .env("PAGER", "tr a-z A-Z")
+            .stdin(Stdio::null())
+            .output();
+        output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let Ok(paged) = on_terminal("help sendfile") else {
+        println!("skipped: no script");
+        return;
+    };
+    assert!(paged.contains("SENDFILE ON | OFF;"), "{paged}");
+    let plain = on_terminal("help --no-pager sendfile").expect("it was there before");
+    assert!(plain.contains("sendfile on | off;"), "{plain}");
+    let piped = run(&["help", "sendfile"]).stdout;
+    assert!(piped.starts_with("sendfile on | off;"), "{piped}");
+}
+
+#[test]
+fn manual_pages_have_every_command_and_directive() {
+    if skip_on_oracle("nginx brings its page as a file") {
+        return;
+    }
+    const MACROS: [&str; 16] = [
+        ".TH", ".SH", ".SS", ".TP", ".PP", ".B", ".BR", ".BI", ".I", ".IR", ".RB", ".RS", ".RE",
+        ".nf", ".fi", ".br",
+    ];
+    let program = run(&["man", "weir.8"]).stdout;
+    let file = run(&["man", "weir.conf.5"]).stdout;
+    for line in program.lines().chain(file.lines()) {
+        let word = line.split(' ').next().unwrap_or_default();
+        assert!(!word.starts_with('.') || MACROS.contains(&word), "{line}");
+        let marks = [
+            "@OPTIONS@",
+            "@COMMANDS@",
+            "@SYNOPSIS@",
+            "@DIRECTIVES@",
+            "@VERSION@",
+        ];
+        assert!(!marks.iter().any(|mark| line.contains(mark)), "{line}");
+    }
+    for text in [".SS \"weir serve\"", "\\fB\\-\\-spa\\fR", ".SH SIGNALS"] {
+        assert!(program.contains(text), "{text}");
+    }
+    let listed = file.lines().filter(|line| line.starts_with(".SS ")).count();
+    assert!(listed > 1000, "{listed} directives");
+    assert_eq!(run(&["man", "nginx.8"]).code, 1);
 }
 
 #[test]

@@ -577,6 +577,77 @@ fn tries_subrequests_and_fills_are_children() {
 }
 
 #[test]
+fn a_copy_of_mirror_is_a_child_although_its_request_has_ended() {
+    let (collector, received) = grpc_collector();
+    let Some(site) = site(
+        &collector,
+        &format!(
+            "{ORIGIN} otel_trace on; otel_trace_context inject; otel_child_spans subrequest upstream;
+             server {{ listen 127.0.0.1:%%PORT%%;
+             location / {{ mirror /copy; return 200; }}
+             location /shown {{ mirror /copy; empty_gif; }}
+             location = /copy {{ internal; error_page 404 = @other; return 404; }}
+             location @other {{ proxy_pass http://127.0.0.1:%%PORT2%%; }} }}"
+        ),
+    ) else {
+        return;
+    };
+    let server = site.start();
+    server.get("/shown").expect(200);
+    let spans = received.wait(3);
+    let by_name = |name: &str| {
+        let found = spans.iter().find(|span| span.name == name);
+        found.unwrap_or_else(|| panic!("no {name} in {spans:?}"))
+    };
+    let (root, copy, of_copy) = (by_name("/shown"), by_name("@other"), by_name("upstream"));
+    assert_eq!((&copy.parent, &copy.trace), (&root.id, &root.trace));
+    assert_eq!((&of_copy.parent, &of_copy.trace), (&copy.id, &root.trace));
+}
+
+#[test]
+fn attributes_that_requests_have_in_common_are_those_of_each() {
+    let (collector, received) = grpc_collector();
+    let Some(site) = site(
+        &collector,
+        "otel_trace on;
+         server { listen 127.0.0.1:%%PORT%%; server_name a; location / { return 200 $request_method; } }
+         server { listen 127.0.0.1:%%PORT%%; server_name b; location / { if ($arg_bad) { return 503; } return 200; } }",
+    ) else {
+        return;
+    };
+    let server = site.start();
+    // In turn and more than once, so that what is kept of one kind of request is met by the others.
+    let asked: Vec<(&str, &str, &str, &str)> = [
+        ("GET", "a", "/", "200"),
+        ("HEAD", "a", "/", "200"),
+        ("PURGE", "a", "/", "200"),
+        ("LINK", "a", "/", "200"),
+        ("GET", "b", "/", "200"),
+        ("GET", "b", "/?bad=1", "503"),
+    ]
+    .repeat(3);
+    let mut connection = server.connect();
+    for (method, host, target, status) in &asked {
+        connection.send(format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        connection
+            .reply_to(method)
+            .expect(status.parse().expect("a number"));
+    }
+    let spans = received.wait(asked.len());
+    for (span, (method, host, target, status)) in spans.iter().zip(&asked) {
+        let said = [
+            "http.method",
+            "net.host.name",
+            "http.target",
+            "http.status_code",
+        ]
+        .map(|key| span.of(key));
+        assert_eq!(said, [*method, *host, *target, *status]);
+        assert_eq!(span.attributes["http.flavor"], "1.1");
+    }
+}
+
+#[test]
 fn a_collector_that_is_away_costs_bounded_memory_and_one_line() {
     if skip_on_oracle("Debian's nginx has no module for OpenTelemetry") {
         return;

@@ -274,6 +274,11 @@ impl Report {
         self.sections.sort_by_key(place);
     }
 
+    /// The page made of the figures.
+    pub(crate) fn page(&self) -> String {
+        page::html(self)
+    }
+
     /// Keeps the figures and the page made of them.
     pub(crate) fn write(&self, figures: &Path, page: &Path) -> Result<(), String> {
         let put = |file: &Path, text: String| {
@@ -284,7 +289,7 @@ impl Report {
         };
         let text = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
         put(figures, text + "\n")?;
-        put(page, page::html(self))
+        put(page, self.page())
     }
 }
 

@@ -6,6 +6,8 @@
 
 use std::cell::RefCell;
 
+use crate::memory_peak;
+
 /// Buffers that a loop keeps; more than this are freed.
 const MOST: usize = 64;
 
@@ -38,10 +40,13 @@ pub(crate) fn give_buffer(mut buffer: Vec<u8>) {
     buffer.clear();
     // While the thread ends its locals may be gone already; then the buffer is simply freed.
     let _ended = BUFFERS.try_with(|all| {
-        if let Ok(mut all) = all.try_borrow_mut()
-            && all.len() < MOST
-        {
-            all.push(buffer);
+        let Ok(mut all) = all.try_borrow_mut() else {
+            return;
+        };
+        match all.len() < MOST {
+            true => all.push(buffer),
+            // Many clients had one at the same time, and now wait without.
+            false => memory_peak::note_dropped(buffer.capacity()),
         }
     });
 }

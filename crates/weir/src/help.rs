@@ -172,7 +172,8 @@ pub(crate) fn help(arguments: &HelpArguments) -> i32 {
         return 0;
     };
     // Users paste whole lines of their files.
-    let name = name.trim().trim_end_matches(';');
+    let word = name.split_whitespace().next().unwrap_or_default();
+    let name = word.trim_end_matches(';');
     match page_about(name) {
         Some(text) => {
             arguments.show(&text);

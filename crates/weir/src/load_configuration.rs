@@ -170,6 +170,15 @@ pub(crate) struct LoadMessages {
 }
 
 impl LoadMessages {
+    /// Takes all, and leaves none.
+    pub(crate) fn take(&mut self) -> LoadMessages {
+        LoadMessages {
+            diagnostics: std::mem::take(&mut self.diagnostics),
+            sources: std::mem::take(&mut self.sources),
+            nodes: std::mem::take(&mut self.nodes),
+        }
+    }
+
     /// Drops all, to free memory. The messages must have been shown and logged.
     pub(crate) fn forget_sources(&mut self) {
         self.diagnostics = Vec::new();

@@ -24,7 +24,7 @@ if (navigator.clipboard) for (const block of document.querySelectorAll("pre")) {
   block.append(button);
 }
 
-// The words of all sections are loaded when somebody searches.
+// The words of all sections are loaded with the first search.
 let sections, at = -1;
 const load = () => sections ? Promise.resolve() : new Promise((done) => {
   const script = document.createElement("script");
@@ -43,6 +43,8 @@ const score = (section, words, query) => {
   if (section.lowTitle === query || section.lowTitle === "$" + query) points += 100;
   else if (section.lowTitle.startsWith(query)) points += 40;
   else if (words.every((word) => section.lowTitle.includes(word))) points += 20;
+  // Of directives that exist for each upstream protocol, proxy's is the one that is meant.
+  if (/^(fastcgi|scgi|uwsgi|grpc|memcached|tunnel)_/.test(section.lowTitle) && !/^(fastcgi|scgi|uwsgi|grpc|memcached|tunnel)/.test(query)) points -= 4;
   // The guide explains, the reference lists, the design pages are for those who work on the source.
   if (section.page.startsWith("docs/guide")) points += 6;
   if (section.page.startsWith("docs/design") || section.page === "CHANGELOG.html") points -= 0.5;

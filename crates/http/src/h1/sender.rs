@@ -33,8 +33,8 @@ const COPIED_UP_TO: usize = 2 * 1024;
 /// Output is gathered up to this size before it is sent, in bytes.
 pub(super) const GATHER: usize = 64 * 1024;
 
-/// How much content in memory is sent before others get their turn, in bytes: a client on this machine takes a megabyte
-/// within one call, which lasts a millisecond.
+/// How much content in memory is sent before others get their turn, in bytes: a client on this machine takes megabytes
+/// within one call.
 const MEMORY_PORTION: usize = 256 * 1024;
 
 /// Content up to this size is not given back to its producer, in bytes.

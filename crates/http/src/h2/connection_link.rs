@@ -385,6 +385,9 @@ impl Http2Link {
     pub(super) fn give_spares(&self) {
         self.spares.take();
         self.last_server.take();
+        // Small ones, but of each idle connection.
+        self.closed.borrow_mut().shrink_to_fit();
+        self.streams.borrow_mut().shrink_to_fit();
         let mut output = self.output.borrow_mut();
         if output.pending() == 0 {
             output.bytes = Vec::new();

@@ -17,6 +17,7 @@ use rt::file::File;
 
 use super::upstream_settings::UpstreamSettings;
 use crate::body_reader::create_temporary;
+use crate::memory_peak;
 use crate::request::Request;
 use crate::response_body::{BodyChunk, FileRange};
 
@@ -182,11 +183,15 @@ impl ResponseSpool {
                 }
                 let length = data.len() as u64;
                 match is_first {
-                    true => queue.push_front(BodyChunk::File(FileRange {
-                        file: file.clone(),
-                        offset: self.written,
-                        length,
-                    })),
+                    true => {
+                        memory_peak::note_dropped(data.len());
+                        let offset = self.written;
+                        queue.push_front(BodyChunk::File(FileRange {
+                            file: file.clone(),
+                            offset,
+                            length,
+                        }));
+                    }
                     false => append(queue, &file, self.written, length),
                 }
                 self.file = Some(file);

@@ -281,8 +281,7 @@ impl GroupState {
 
     /// A snapshot of all peers.
     pub fn status(&self) -> Vec<PeerStatus> {
-        // Their counters can be read without the lock. With it, a thousand servers would hold up every request that
-        // chooses one of them for half a millisecond.
+        // Their counters can be read without the lock, which every request that chooses one of a thousand would wait for.
         let peers: Vec<(Arc<UpstreamPeer>, bool)> = (self.lock().balancer.peers())
             .map(|(peer, backup)| (Arc::clone(peer), backup))
             .collect();

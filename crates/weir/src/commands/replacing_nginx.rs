@@ -60,7 +60,7 @@ pub(crate) const SHADOW: CommandRow = CommandRow {
     synopsis: "shadow [--share PERCENT]",
     summary: "repeat requests of clients to a running nginx and to Weir beside it, and compare",
     about: "\
-Runs a copy of the server beside a running nginx, on private ports, and follows nginx's access log: a
+Runs a copy of the server next to a running nginx, on private ports, and follows nginx's access log: a
 share of the GET and HEAD requests in it is sent to both, and the responses are compared. Clients notice
 nothing. The report shows differences in groups, without queries and header values. Ends with Ctrl-C.
 ",
@@ -111,7 +111,7 @@ pub(crate) const CANARY: CommandRow = CommandRow {
     synopsis: "canary [--share PERCENT,...]",
     summary: "serve a share of the connections of a running nginx, for a trial",
     about: "\
-Starts Weir beside a running nginx, on the same addresses, and lets the kernel send it a share of the new
+Starts Weir next to a running nginx, on the same addresses, and lets the kernel send it a share of the new
 connections: no proxy is in between, and addresses and logs are what they are. Shares follow each other.
 If Weir's responses have more errors than nginx's, or take longer, all connections go to nginx again.
 nginx, its configuration and its files do not change.

@@ -116,6 +116,7 @@ fn serve(connection: &Connection, arguments: &LspArguments) -> Result<(), String
                 for changed in server.notice(&notification) {
                     let _ = connection.sender.send(Message::Notification(changed));
                 }
+                server.workspace.drop_spent();
             }
             Message::Response(_) => {}
         }

@@ -13,6 +13,7 @@
 //! What a reading finds is kept until the next one, for definitions: while a text is being typed and does not parse, the
 //! directives that could be read are still there, since the parser goes on after errors.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::io;
@@ -20,7 +21,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use base::{BString, ByteSlice as _};
-use conf::{Diagnostic, DirectiveNode, DiskFiles, FileSource, Severity, SourceMap, Span};
+use conf::{Diagnostic, DirectiveNode, DiskFiles, FileId, FileSource, Severity, SourceMap, Span};
 use host::error_log::LogFiles;
 use serde_json::{Value, json};
 
@@ -46,6 +47,8 @@ pub(super) struct ConfigurationWorkspace {
     shown: BTreeSet<PathBuf>,
     /// The messages that it does not show yet, by file.
     fresh: BTreeMap<PathBuf, Vec<Value>>,
+    /// What readings have left behind: it is dropped when the editor has its answer.
+    spent: Vec<Box<dyn Any>>,
 }
 
 /// A configuration as it was read last.
@@ -121,6 +124,11 @@ impl ConfigurationWorkspace {
         std::mem::take(&mut self.fresh).into_iter().collect()
     }
 
+    /// Drops what nobody needs any more. Called when the editor has been answered.
+    pub(super) fn drop_spent(&mut self) {
+        self.spent.clear();
+    }
+
     /// The configuration that a file belongs to.
     fn main_file(&mut self, path: &Path) -> Option<PathBuf> {
         if self.is_main(path) {
@@ -178,7 +186,11 @@ impl ConfigurationWorkspace {
         };
         let files = Box::new(self.files());
         let messages = match load(&startup, files, LogFiles::default(), None) {
-            Ok(loaded) => loaded.messages,
+            Ok(mut loaded) => {
+                let messages = loaded.messages.take();
+                self.spent.push(Box::new(loaded));
+                messages
+            }
             Err(failure) => failure.0,
         };
         let prefix = &startup.paths.prefix;
@@ -189,7 +201,9 @@ impl ConfigurationWorkspace {
             sources: messages.sources,
         };
         self.show(main, &all, &read.sources);
-        self.read.insert(main.to_owned(), read);
+        if let Some(former) = self.read.insert(main.to_owned(), read) {
+            self.spent.push(Box::new(former));
+        }
     }
 
     /// A file that no configuration includes, as far as is known.
@@ -214,13 +228,21 @@ impl ConfigurationWorkspace {
             .chain(open)
             .map(|path| (path, Vec::new()))
             .collect();
+        // The lines of a file are looked for once, however many messages it has.
+        let mut texts: HashMap<FileId, EditorText> = HashMap::new();
         for diagnostic in diagnostics {
-            let span = diagnostic
+            let source = diagnostic
                 .span
-                .filter(|span| sources.get(span.file).is_some());
+                .and_then(|span| Some((span, sources.get(span.file)?)));
             // A message about no place is shown at the beginning of the main file.
-            let (path, range) = match span {
-                Some(span) => place(sources, span),
+            let (path, range) = match source {
+                Some((span, source)) => {
+                    let text = texts
+                        .entry(span.file)
+                        .or_insert_with(|| text_of(&source.path, &source.text));
+                    let range = text.range(span.start as usize, span.end as usize);
+                    (source.path.clone(), range)
+                }
                 None => (main.to_owned(), whole_line()),
             };
             let shown = json!({
@@ -391,9 +413,13 @@ fn place(sources: &SourceMap, span: Span) -> (PathBuf, Value) {
     let Some(source) = sources.get(span.file) else {
         return (PathBuf::new(), whole_line());
     };
-    let text = EditorText::new(source.path.clone(), source.text.to_vec());
-    let range = text.range(span.start as usize, span.end as usize);
+    let range = text_of(&source.path, &source.text).range(span.start as usize, span.end as usize);
     (source.path.clone(), range)
+}
+
+/// A text of a configuration, with its lines.
+fn text_of(path: &Path, text: &[u8]) -> EditorText {
+    EditorText::new(path.to_owned(), text.to_vec())
 }
 
 /// The beginning of a file.

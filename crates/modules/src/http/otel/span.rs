@@ -174,7 +174,7 @@ impl RequestKind {
 const KINDS: usize = 16;
 
 rt::local! {
-    /// The attributes of the kinds of requests that came last: to copy them costs a fifth of encoding them.
+    /// The attributes of the kinds of requests that came last: they are copied instead of encoded.
     static COMMON: RefCell<[Option<CommonAttributes>; KINDS]> = const { RefCell::new([const { None }; KINDS]) };
 }
 
