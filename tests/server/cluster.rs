@@ -2,12 +2,12 @@
 //! member that is lost costs nobody a response.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::net::{IpAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use weir_tests::{PATIENCE, Port, Reply, Server, Signal, http, skip_on_oracle, until};
+use weir_tests::{Answer, Dns, PATIENCE, Port, Reply, Server, Signal, http, skip_on_oracle, until};
 
 use crate::cache_fills::{Origin, content, head, say};
 
@@ -27,12 +27,18 @@ fn members(peers: &[u16]) -> String {
 
 /// The configuration of one member: what the block says, and what the location says.
 fn node(peer: u16, origin: u16, cluster: &str, location: &str) -> String {
+    node_at(&format!("127.0.0.1:{peer}"), origin, cluster, location)
+}
+
+/// The same for a member at an address of its own.
+fn node_at(peer: &str, origin: u16, cluster: &str, location: &str) -> String {
     format!(
         "proxy_cache_path cache keys_zone=one:1m;
          cluster edge {{ secret \"{SECRET}\"; {cluster} }}
          log_format seen '$request_uri $upstream_cache_status $upstream_addr';
-         server {{ listen 127.0.0.1:%%PORT%%; listen 127.0.0.1:{peer} cluster=edge;
+         server {{ listen 127.0.0.1:%%PORT%%; listen {peer} cluster=edge;
             access_log seen.log seen; add_header X-Cache $upstream_cache_status;
+            location = /purge {{ cache_purge one cluster=edge; allow 127.0.0.1; deny all; }}
             location / {{ proxy_pass http://127.0.0.1:{origin}; proxy_cache one cluster=edge; {location} }} }}"
     )
 }
@@ -270,7 +276,7 @@ fn what_the_location_makes_of_a_response_is_made_once() {
         return;
     }
     let origin = plain_origin(
-        "Cache-Control: max-age=60\r\nX-Hidden: secret\r\nX-Shown: yes\r\nContent-Type: text/html\r\n",
+        "Cache-Control: max-age=60\r\nX-Hidden: secret\r\nWeir-Cluster-Object: private\r\nX-Shown: yes\r\nContent-Type: text/html\r\n",
     );
     let location = "proxy_hide_header X-Hidden; add_header X-Added once; sub_filter probe PROBE;
         sub_filter_once off; proxy_set_header X-Client $remote_addr; allow 127.0.0.1; deny all;
@@ -282,7 +288,7 @@ fn what_the_location_makes_of_a_response_is_made_once() {
         assert_eq!(reply.text(), path.replace("probe", "PROBE"));
         assert_eq!(reply.all("X-Added"), ["once"]);
         assert_eq!(reply.field("X-Shown"), "yes");
-        assert!(!reply.has("X-Hidden") && !reply.has("Weir-Cluster-Object"));
+        assert!(!reply.has("X-Hidden"));
         assert_eq!(asked(&origin, &path), 1);
     }
     let log = nodes.servers[0].read("seen.log");
@@ -398,7 +404,9 @@ fn lose_owner_at_half(budget: &str, signal: Signal) {
     half.wait();
     assert!(asked(&origin, &path) <= 2, "{}", asked(&origin, &path));
     match signal {
-        Signal::KILL => drop(owner.ended()),
+        Signal::KILL => {
+            let _ = owner.ended();
+        }
         _ => owner.signal(Signal::CONT),
     }
 }
@@ -472,6 +480,158 @@ fn members_with_different_views_ask_the_origin_twice_at_most() {
             asked(&origin, &path)
         );
     }
+}
+
+/// A member that is lost and comes back again and again, and with it the views of the others.
+#[test]
+fn members_that_come_and_go_cost_one_request_more_for_a_key() {
+    if skip_on_oracle("it has no clusters") {
+        return;
+    }
+    let origin = plain_origin(FRESH);
+    let nodes = Nodes::start(3, origin.port, "budget 300ms;", "");
+    let (shaking, steady) = (&nodes.servers[2], &nodes.servers[..2]);
+    let is_over = AtomicBool::new(false);
+    let seen = |words: &str| steady[0].read("error.log").matches(words).count();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..5 {
+                let (lost, back) = (seen("is silent"), seen("answers again"));
+                shaking.signal(Signal::STOP);
+                until(|| (seen("is silent") > lost).then_some(()));
+                shaking.signal(Signal::CONT);
+                until(|| (seen("answers again") > back).then_some(()));
+            }
+            is_over.store(true, SeqCst);
+        });
+        for server in steady {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                // At least as many keys as it takes until the other one is steady again.
+                for number in 0..1_000 {
+                    let path = format!("/shaken/{}", number % 200);
+                    assert_eq!(server.get(&path).expect(200).text(), path);
+                    if number >= 200 && is_over.load(SeqCst) {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    for number in 0..200 {
+        let path = format!("/shaken/{number}");
+        assert!(
+            asked(&origin, &path) <= 2,
+            "{path}: {}",
+            asked(&origin, &path)
+        );
+    }
+}
+
+#[test]
+fn members_are_found_by_a_name_and_followed() {
+    if skip_on_oracle("it has no clusters") {
+        return;
+    }
+    let origin = plain_origin(FRESH);
+    let address = |last: u8| IpAddr::from([127, 0, 0, last]);
+    let dns = Dns::start(Answer::Addresses(vec![address(2), address(3)], 1));
+    let port = Port::take();
+    let start = |last: u8| {
+        let cluster = format!(
+            "budget 5s; discover dns=members.test port={}; resolver 127.0.0.1:{} ipv6=off;",
+            port.number(),
+            dns.port()
+        );
+        let peer = format!("127.0.0.{last}:{}", port.number());
+        http(&node_at(&peer, origin.port, &cluster, "")).start()
+    };
+    let servers = [start(2), start(3)];
+    for (server, last) in servers.iter().zip([2, 3]) {
+        let own = format!(
+            "has 2 members, this one is 127.0.0.{last}:{}",
+            port.number()
+        );
+        server.line("error.log", &own);
+    }
+    for path in (0..10).map(|number| format!("/named/{number}")) {
+        for server in &servers {
+            server.get(&path).expect(200);
+        }
+        assert_eq!(asked(&origin, &path), 1, "{path}");
+    }
+    dns.say(Answer::Addresses(
+        vec![address(2), address(3), address(4)],
+        1,
+    ));
+    servers[0].line("error.log", "has 3 members, this one is 127.0.0.2");
+    dns.say(Answer::Code(2));
+    servers[0].line("error.log", "could not be resolved");
+    // The one that is not there costs nothing, and a name server that fails changes nothing.
+    servers[0].get("/after").expect(200);
+    assert_eq!(
+        servers[0].read("error.log").matches("this one is").count(),
+        2
+    );
+}
+
+#[test]
+fn a_purge_reaches_all_members_and_names_them() {
+    if skip_on_oracle("it has no clusters") {
+        return;
+    }
+    let version = Arc::new(AtomicUsize::new(0));
+    let said = Arc::clone(&version);
+    let origin = Origin::start(move |stream, _, _| {
+        let text = said.load(SeqCst).to_string();
+        let fields =
+            format!("{FRESH}Surrogate-Key: page\r\n").replace("\"v\"", &format!("\"{text}\""));
+        say(stream, &head(&fields, text.len()));
+        say(stream, text.as_bytes());
+    });
+    let mut nodes = Nodes::start(3, origin.port, "budget 5s; min_uses 1;", "");
+    let path = nodes.path_owned_by(1, origin.port, "page");
+    let key = format!("/purge?key=http://127.0.0.1:{}{path}", origin.port);
+    let purges: [(&str, &[&str]); 4] = [
+        (&key, &[]),
+        ("/purge?all", &[]),
+        ("/purge?tag=page", &[]),
+        ("/purge", &["Surrogate-Key: page"]),
+    ];
+    for (target, lines) in purges {
+        for server in &nodes.servers {
+            server.get(&path).expect(200);
+            assert_eq!(server.get(&path).field("X-Cache"), "HIT", "each has a copy");
+        }
+        let now = version.fetch_add(1, SeqCst) + 1;
+        let reply = nodes.servers[0].request("PURGE", target, lines).expect(200);
+        for other in &nodes.peers[1..] {
+            assert!(
+                reply
+                    .text()
+                    .contains(&format!("127.0.0.1:{}", other.number())),
+                "{}",
+                reply.text()
+            );
+        }
+        assert!(reply.text().contains("\"missing\": []"), "{}", reply.text());
+        for server in &nodes.servers {
+            assert_eq!(server.get(&path).text(), now.to_string(), "{target}");
+        }
+    }
+    let mut gone = nodes.servers.remove(2);
+    gone.signal(Signal::KILL);
+    let _ = gone.ended();
+    let reply = nodes.servers[0]
+        .request("PURGE", "/purge?all", &[])
+        .expect(202);
+    let missing = format!("127.0.0.1:{}", nodes.peers[2].number());
+    let after = reply.text().split("missing").nth(1).map(str::to_owned);
+    assert!(
+        after.is_some_and(|text| text.contains(&missing)),
+        "{}",
+        reply.text()
+    );
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub mod client;
 mod client_budget;
 pub mod client_stream;
 pub mod clock;
-mod cluster;
+pub mod cluster;
 pub mod configure;
 mod connection_start;
 mod connection_tasks;

@@ -140,15 +140,14 @@ impl CacheAdmission {
             },
             is_bypassed: false,
             cluster: None,
+            has_awaited_feed: false,
             known_marker: None,
             source,
             store,
             settings,
         };
         request.ledger.cache = Some(Arc::clone(&cache));
-        if is_of_member(request)
-            && let Some(refused) = cache_request.refuse_other_key(request)
-        {
+        if let Some(refused) = cache_request.refuse_other_key(request) {
             return CacheAdmission::Answered(refused);
         }
         if purpose == CachePurpose::Invalidate {

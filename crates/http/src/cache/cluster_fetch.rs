@@ -20,6 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
+use std::time::Duration;
 
 use cache::FillFeed;
 use host::error_log::LogLevel;
@@ -98,6 +99,12 @@ impl ClusterPart {
             key,
             route,
         }))
+    }
+
+    /// How long a member may be silent.
+    pub(super) fn budget(&self) -> Duration {
+        let settings = self.cluster.settings();
+        settings.map_or(Duration::ZERO, |settings| settings.budget)
     }
 
     /// Where the bytes of a fetch come from first.
@@ -326,7 +333,12 @@ impl CacheFetch {
             return ResponseBody::next_of(&mut self.request).await;
         };
         match while_it_answers(reading, ResponseBody::next_of(&mut self.request)).await {
-            Some(next) => next,
+            Some(next) => {
+                if matches!(next, Some(Ok(_))) {
+                    reading.member().note_heard();
+                }
+                next
+            }
             None => {
                 let name = &reading.member().name;
                 let line = format_args!(

@@ -13,6 +13,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bstr::BString;
 use cache::{
@@ -35,7 +36,6 @@ use super::partial_content::{FetchedPart, PartRefusal, PartialContent};
 use super::ranges::{first_byte, is_begun_by, range_wanted, wanted_part};
 use super::stored_head::StoredHead;
 use super::storing;
-use crate::cluster::is_of_member;
 use crate::ledger::{CacheTier, FillRole, LedgerPhase};
 use crate::module::HandlerOutcome;
 use crate::request::Request;
@@ -154,7 +154,7 @@ impl DecisionInput {
 }
 
 /// What an action has started, and what the request waits for.
-enum StartedAction {
+pub(super) enum StartedAction {
     /// There is a response already.
     Answered(HandlerOutcome),
     /// Nothing: the index has changed since the lookup.
@@ -167,6 +167,8 @@ enum StartedAction {
     Missing(Box<PartialContent>, FetchedPart),
     /// The commit of a fill; then the request looks up again.
     Commit,
+    /// The head of a fill that waits for another member of the cluster, for so long; then the request looks up again.
+    Feed(FillFollower, Duration),
     /// An exchange for this client, whose response is stored if it turns out to be storable.
     Unshared(UpstreamCacheStatus),
     /// An exchange for this client, of which nothing is stored.
@@ -271,6 +273,11 @@ impl CacheRequest {
                     }
                 }
             }
+            StartedAction::Feed(mut follower, limit) => {
+                // What comes of it is found by the next lookup.
+                let _ = rt::timeout(limit, follower.wait_for_head()).await;
+                FollowStep::LookAgain
+            }
             StartedAction::Unshared(status) => self.fetch_unshared(request, status).await.into(),
             StartedAction::Passed(status) => self.pass_request(request, status).await.into(),
         }
@@ -311,11 +318,9 @@ impl CacheRequest {
         loop {
             // Taken out, because following a fill takes the follower itself. If nothing does, it is dropped before
             // this function returns: the fill's writer waits for a follower that does not read.
-            let running = input.fill.running.take();
-            if is_of_member(request)
-                && let Some(refused) = self.refuse_member(request, action, running.as_ref())
-            {
-                return StartedAction::Answered(refused);
+            let mut running = input.fill.running.take();
+            if let Some(instead) = self.for_member(request, action, &mut running) {
+                return instead;
             }
             match (action, running) {
                 (CacheAction::GatewayTimeout, _) => {

@@ -42,6 +42,8 @@ pub(super) struct CacheRequest {
     pub(super) is_bypassed: bool,
     /// What the cluster has to do with it, once that is known.
     pub(super) cluster: Option<Rc<ClusterPart>>,
+    /// It is a member's, and has waited for a fill that waits for a member.
+    pub(super) has_awaited_feed: bool,
     /// The marker that a followed fetch turned out to bring. It may not be in the index yet.
     pub(super) known_marker: Option<VaryMarker>,
 }

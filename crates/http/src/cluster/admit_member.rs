@@ -22,14 +22,14 @@ use crate::request::{ErrorPages, Request, RequestPurpose};
 struct AdmittedClaim(OnceCell<PeerClaim>);
 
 /// What a member claims about the request; `None` for a request of anyone else.
-pub(crate) fn claim_of(request: &Request) -> Option<PeerClaim> {
+pub fn claim_of(request: &Request) -> Option<PeerClaim> {
     let admitted = request.shared_if_made::<AdmittedClaim>()?;
     admitted.0.get().cloned()
 }
 
 /// Whether the response goes to a member.
 #[inline]
-pub(crate) fn is_of_member(request: &Request) -> bool {
+pub fn is_of_member(request: &Request) -> bool {
     request.flow.purpose == RequestPurpose::Member
 }
 

@@ -150,10 +150,7 @@ fn build_server(line: &mut DirectiveLine, parents: &mut BlockConfs) {
     // Only the two phases before a location is chosen: the rest belongs to locations, the root location among them.
     let handlers = handlers.flat_map(|module| module.phases.iter().copied());
     // First: nothing of the server runs for a request to the peer port that is not a member's.
-    let has_peer_port = core.listens.iter().any(|listen| listen.cluster.is_some());
-    let admits: Option<(HttpPhase, PhaseHandler)> =
-        has_peer_port.then_some((HttpPhase::PostRead, cluster::admit_member));
-    let handlers = admits.into_iter().chain(handlers);
+    let handlers = peer_port(&core).into_iter().chain(handlers);
     let phases = HttpPhaseHandlers::collect(
         handlers
             .filter(|(phase, _)| matches!(phase, HttpPhase::PostRead | HttpPhase::ServerRewrite)),
@@ -188,6 +185,12 @@ fn build_server(line: &mut DirectiveLine, parents: &mut BlockConfs) {
     let locations = std::mem::take(&mut builder.locations).into_iter();
     builder.blocks[builder.block as usize] = locations.map_while(|one| one).collect();
     builder.end_heads();
+}
+
+/// What guards the peer port of a server that has one.
+fn peer_port(core: &ServerConf) -> Option<(HttpPhase, PhaseHandler)> {
+    let has_one = core.listens.iter().any(|listen| listen.cluster.is_some());
+    has_one.then_some((HttpPhase::PostRead, cluster::admit_member))
 }
 
 /// The engine's settings of a server. Taken and not copied: nothing looks for them among the modules' structs.

@@ -48,11 +48,12 @@ pub struct ServerConf {
 pub static DIRECTIVES: DirectiveTable<ServerConf> = DirectiveTable::new(&[
     Directive {
         name: "listen",
-        syntax: "address[:port] [default_server] [ssl] [http2 | quic] [proxy_protocol] [backlog=number] [reuseport] …",
+        syntax: "address[:port] [default_server] [ssl] [http2 | quic] [proxy_protocol] [cluster=name] [backlog=number] [reuseport] …",
         default: None,
         contexts: SERVER,
         since: "0.1",
-        doc: "The address, port or unix socket on which the server accepts connections, with socket options.",
+        doc: "The address, port or unix socket on which the server accepts connections, with socket options. With `cluster`, \
+              only members of that `cluster` are answered there.",
         set: Setter::Custom(Arity::at_least(1), RepeatRule::Many, |conf, line| {
             listen::set_listen(&mut conf.listens, line)
         }),

@@ -13,6 +13,7 @@ use super::response_reader::ResponseReader;
 
 use super::tunnel::UpstreamTunnel;
 use super::upstream_settings::{UpstreamSettings, UpstreamStore};
+use crate::cluster::RESPONSE_FIELD;
 use crate::module::HandlerOutcome;
 use crate::request::{HttpVersion, Request};
 use crate::response::OmittedFields;
@@ -57,6 +58,8 @@ pub(crate) fn copy_whole_head(request: &mut Request, head: &ResponseHead) {
             KnownField::ContentType => request.out.set_content_type(value),
             KnownField::LastModified => copy_last_modified(request, name, value),
             KnownField::Etag => request.out.new_etag().extend_from_slice(value),
+            // What it says is this server's to say, whatever an origin sends.
+            _ if name.eq_ignore_ascii_case(RESPONSE_FIELD) => {}
             _ => request.out.fields.push_spelled(known, name, value),
         }
     }

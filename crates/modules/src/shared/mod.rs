@@ -25,6 +25,7 @@ pub(crate) mod limit_req;
 pub(crate) mod log;
 pub(crate) mod map;
 pub(crate) mod media_types;
+pub(crate) mod member_request;
 pub(crate) mod observation;
 pub(crate) mod password;
 pub(crate) mod precompressed;

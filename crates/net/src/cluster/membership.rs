@@ -47,6 +47,8 @@ pub struct ClusterMember {
     /// Who waits for its end, by number.
     waiting: Mutex<BTreeMap<u64, Waker>>,
     next_ticket: AtomicU64,
+    /// When something of an answer last came from it, in milliseconds since the epoch.
+    heard_ms: AtomicU64,
     /// Fetches that it was asked for.
     pub asked: AtomicU64,
     /// Those that had to go on elsewhere: it did not answer, refused, or broke off.
@@ -81,6 +83,7 @@ impl ClusterMember {
             in_progress: AtomicU32::new(0),
             waiting: Mutex::default(),
             next_ticket: AtomicU64::new(0),
+            heard_ms: AtomicU64::new(0),
             asked: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             losses: AtomicU64::new(0),
@@ -90,6 +93,16 @@ impl ClusterMember {
     /// Whether it answers, as far as is known.
     pub fn answers(&self) -> bool {
         self.answers.load(Acquire)
+    }
+
+    /// Notes that something of an answer has come from it: as good a sign as the answer to a question.
+    pub fn note_heard(&self) {
+        self.heard_ms.store(rt::wall_millis(), Relaxed);
+    }
+
+    /// For how long nothing of an answer has come from it.
+    pub fn silence(&self) -> Duration {
+        Duration::from_millis(rt::wall_millis().saturating_sub(self.heard_ms.load(Relaxed)))
     }
 
     /// Waits until it does not answer any more.

@@ -42,6 +42,7 @@ use http::http_loop::HttpLoop;
 use net::cluster::{Cluster, ClusterSettings, ClusterState, Clusters, MemberSource, PeerToken};
 use net::metrics::{MetricFamily, MetricSink};
 use net::resolver::{NameUpdate, NameWatch, Resolver, ResolverSettings};
+use rt::sync::mpsc as queue;
 
 pub(crate) static MODULE: HttpModule = HttpModule {
     name: "cluster",
@@ -428,7 +429,7 @@ impl MemberKeeper {
         let Some(settings) = self.cluster.settings() else {
             return;
         };
-        let (sender, mut receiver) = rt::sync::mpsc::channel(watches.len().max(1));
+        let (sender, mut receiver) = queue::channel(watches.len().max(1));
         let _tasks: Vec<_> = watches
             .into_iter()
             .enumerate()

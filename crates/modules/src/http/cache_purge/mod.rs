@@ -15,6 +15,8 @@
 //! number of objects. The location's access rules are the only protection: without any, everyone
 //! can purge.
 
+mod cluster_purge;
+
 use std::sync::Arc;
 
 use bstr::{BString, ByteSlice};
@@ -23,9 +25,11 @@ use http::cache::{
     CacheKey, CacheStore, CacheZone, CacheZones, InspectedEntry, PurgeMode, PurgeRequest,
     inspect_stored,
 };
+use http::cluster::claim_of;
 use http::module::ContentHandler;
 use http::response_body::ResponseBody;
 use http::{HandlerOutcome, HandlerStep, HttpModule, Request};
+use net::cluster::{Cluster, Clusters, hash_of_key};
 use proto::message::Method;
 use proto::{KnownField, caching, date, form};
 use serde_json::{Value, json};
@@ -50,21 +54,29 @@ pub(crate) static MODULE: HttpModule = HttpModule {
 
 static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
     name: "cache_purge",
-    syntax: "zone [key]",
+    syntax: "zone [key] [cluster=name]",
     default: None,
     contexts: SERVER_LOCATION,
     since: "0.1",
     doc: "Turns the location into the purge endpoint of a cache. PURGE, POST and DELETE purge what the argument `key`, \
           `prefix`, `tag` or `all` selects (with `soft`, objects become stale instead); GET shows the stored response \
-          header of a key. With the second parameter, that is the key, or a prefix if it ends with `*`. Protect it \
-          with access rules: there are none by default.",
-    set: Setter::Custom(Arity::between(1, 2), RepeatRule::Once, |conf, line| {
+          header of a key. With the second parameter, that is the key, or a prefix if it ends with `*`. With `cluster`, \
+          members of the `cluster` purge too, and the response names those that have; its status is 202 if some have \
+          not. Protect it with access rules: there are none by default.",
+    set: Setter::Custom(Arity::between(1, 3), RepeatRule::Once, |conf, line| {
         let name = line.text(0).to_owned();
         conf.cache = Some(CacheZones::refer_to_zone(line, name.as_bstr()));
-        conf.key = match line.args().len() {
-            1 => None,
-            _ => Some(line.expression(1)?),
-        };
+        conf.key = None;
+        for index in 1..line.args().len() {
+            match line.text(index).strip_prefix(b"cluster=") {
+                Some(name) if !name.is_empty() => {
+                    let name = name.as_bstr().to_owned();
+                    conf.cluster = Some(Clusters::refer_to_cluster(line, name.as_bstr()));
+                }
+                None if conf.key.is_none() => conf.key = Some(line.expression(index)?),
+                _ => return Err(line.invalid_parameter(index)),
+            }
+        }
         Ok(())
     }),
 }]);
@@ -73,6 +85,8 @@ static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
 struct Conf {
     cache: Option<Arc<CacheZone>>,
     key: Option<Expression>,
+    /// The members of this purge too.
+    cluster: Option<Arc<Cluster>>,
 }
 
 /// What a request selects.
@@ -104,7 +118,7 @@ fn answer(request: &mut Request) -> HandlerStep<'_> {
         let is_purge = matches!(method, Method::Post | Method::Delete)
             || request.head.wire.method_text() == b"PURGE";
         match (target, is_purge) {
-            (target, true) => purge(request, &store, &target),
+            (target, true) => purge_all(request, &store, &target, conf.cluster.as_ref()).await,
             (PurgeTarget::Key(key), false) if matches!(method, Method::Get | Method::Head) => {
                 inspect_key(request, &store, &key).await
             }
@@ -160,8 +174,55 @@ fn has_argument(args: &[u8], name: &[u8]) -> bool {
         .any(|argument| argument.split(|&b| b == b'=').next() == Some(name))
 }
 
-/// Purges the target.
-fn purge(request: &mut Request, store: &CacheStore, target: &PurgeTarget) -> HandlerOutcome {
+/// Purges the target here, and in the cluster if it is to be.
+async fn purge_all(
+    request: &mut Request,
+    store: &CacheStore,
+    target: &PurgeTarget,
+    cluster: Option<&Arc<Cluster>>,
+) -> HandlerOutcome {
+    let tags = hash_of_key(&tags_text(request));
+    if let Some(claim) = claim_of(request) {
+        // Tags come in header fields, which a signature does not include by itself.
+        if claim.key != tags {
+            return respond(
+                request,
+                403,
+                &json!({ "error": "the tags are not the signed ones" }),
+            );
+        }
+        let answer = purge(request, store, target);
+        return respond(request, 200, &answer);
+    }
+    let mut answer = purge(request, store, target);
+    let Some(cluster) = cluster else {
+        return respond(request, 200, &answer);
+    };
+    // Twice: in the first round, a member that has purged can get the old response again from one that has not.
+    let first = cluster_purge::purge_at_members(request, cluster, tags).await;
+    let second = cluster_purge::purge_at_members(request, cluster, tags).await;
+    purge(request, store, target);
+    let (mut applied, mut missing) = (Vec::new(), Vec::new());
+    for (member, has_purged) in second {
+        let both = has_purged && first.iter().any(|(one, has)| *one == member && *has);
+        if both { &mut applied } else { &mut missing }.push(member);
+    }
+    let status = if missing.is_empty() { 200 } else { 202 };
+    answer["cluster"] = json!({
+        "name": text(cluster.name()),
+        "applied": applied,
+        "missing": missing,
+    });
+    respond(request, status, &answer)
+}
+
+/// The tags in the fields of a request, as one text.
+fn tags_text(request: &Request) -> Vec<u8> {
+    caching::response_tags(&request.head.wire.fields).join(&b"\n"[..])
+}
+
+/// Purges the target here.
+fn purge(request: &Request, store: &CacheStore, target: &PurgeTarget) -> Value {
     let mode = match has_argument(&request.uri.args, b"soft") {
         true => PurgeMode::Soft,
         false => PurgeMode::Hard,
@@ -192,7 +253,7 @@ fn purge(request: &mut Request, store: &CacheStore, target: &PurgeTarget) -> Han
         PurgeMode::Hard => "hard",
         PurgeMode::Soft => "soft",
     };
-    respond(request, 200, &json!({ "purged": what, "mode": word }))
+    json!({ "purged": what, "mode": word })
 }
 
 /// Shows what is stored for a key. The request's own fields select the variant, as they would for a
