@@ -1,9 +1,10 @@
 //! What scripts see: differences of single calls, and changes of lua-nginx-module and of LuaJIT since those of the distribution.
 
-use super::evidence::any_pair;
-use super::{Reason, Rule};
+use super::evidence::{any_events, any_pair, is_of_traffic, logged};
+use super::{Reason, Rule, Seen};
 use crate::case::Act;
 use crate::compare::is_told_by_scripts;
+use crate::side::client::Event;
 use crate::version::Version;
 
 /// In the order of `docs/compat.md`.
@@ -21,6 +22,23 @@ pub(super) const LUA: &[Rule] = &[
                 && has_name
                 && oracle.contains("cannot convert")
                 && weir.contains("error bad argument #")
+        },
+    },
+    Rule {
+        name: "statuses-that-are-none",
+        text: "`ngx.status` above 999 is a 500, and an error in the log; nginx sends a status line that no client can read.",
+        reason: Reason::Rfc("RFC 9112, section 4: a status has three digits"),
+        before: None,
+        matches: |seen| {
+            let is_none = |name: &str, value: &str| {
+                name == "status" && value.parse::<u64>().is_ok_and(|status| status > 999)
+            };
+            let is_broken = |a: &Event, _: &Event| {
+                matches!(a, Event::Broken(why, _) if why.starts_with("no status line"))
+            };
+            is_of_traffic(seen)
+                && has_script(seen)
+                && (logged(seen, is_none) || any_events(seen, is_broken))
         },
     },
     Rule {
@@ -173,4 +191,9 @@ fn without_addresses(text: &str) -> String {
         out.push_str(part.trim_start_matches(|c: char| c.is_ascii_hexdigit()));
     }
     out
+}
+
+/// True when the case has a script.
+fn has_script(seen: &Seen<'_>) -> bool {
+    seen.directives.iter().any(|name| name.contains("_by_lua"))
 }

@@ -317,10 +317,10 @@ pub(super) const RULES: &[Rule] = &[
         ),
         before: None,
         matches: |seen| {
-            let text = crate::case::text::print(seen.case);
             let classes = ["event closed ", "log: "];
-            text.contains("charset $")
-                && classes.iter().any(|class| seen.is(class))
+            classes.iter().any(|class| seen.is(class))
+                && seen.has("charset")
+                && crate::case::text::print(seen.case).contains("charset $")
                 && any_events(seen, |a, b| {
                     matches!((a, b), (Event::Closed, Event::Response(_)))
                 })
