@@ -67,7 +67,7 @@ pub(super) const GRPC: &[Rule] = &[
             let is_aborted = |a: &Event, b: &Event| match (a, b) {
                 (Event::Reset(_), b) => !matches!(b, Event::Reset(_)),
                 (Event::Response(a), Event::Response(b)) => {
-                    (a.cut && !b.cut) || (a.status, b.status) == (502, 200)
+                    (a.cut && !b.cut) || (a.status == 502 && b.status != 502)
                 }
                 _ => false,
             };
@@ -176,7 +176,12 @@ pub(super) const GRPC: &[Rule] = &[
         reason: Reason::Chance("a frame that acknowledges something may come before or after"),
         before: None,
         matches: |seen| {
-            seen.has("grpc_pass") && seen.difference.class == "log: $upstream_bytes_received"
+            // The frames behind the header count as the response's length.
+            let classes = [
+                "log: $upstream_bytes_received",
+                "log: $upstream_response_length",
+            ];
+            seen.has("grpc_pass") && classes.contains(&seen.difference.class.as_str())
         },
     },
     Rule {
@@ -289,17 +294,25 @@ pub(super) const GRPC: &[Rule] = &[
     Rule {
         name: "interim-responses-of-grpc",
         text: "`$upstream_status` is the status of the final response of a gRPC server; nginx keeps that of an interim one, and \
-               answers 502 if the final one has no content.",
-        reason: Reason::Rfc("RFC 9110, section 15.2: an interim response is none"),
+               answers 502 if the final one has no content. One behind the final response aborts that.",
+        reason: Reason::Rfc(
+            "RFC 9113, section 8.1: any number of interim responses, then the final one",
+        ),
         before: None,
         matches: |seen| {
             let classes = ["log: $upstream_status", "field X-S", "trailer X-T"];
+            let is_reset = |a: &Event, b: &Event| {
+                matches!(
+                    (a, b),
+                    (Event::Response(_), Event::Reset(_)) | (Event::Nothing, Event::Response(_))
+                )
+            };
             let is_status = classes.iter().any(|class| seen.is(class))
                 && seen.difference.oracle.ends_with("103");
             let is_refused =
                 tells_of_client(seen) && any_pair(seen, |a, b| a.status == 502 && b.status != 502);
             seen.has("grpc_pass")
-                && (is_status || is_refused)
+                && (is_status || is_refused || (seen.is("event ") && any_events(seen, is_reset)))
                 && said(seen, |text| text.contains(":status: 103"))
         },
     },

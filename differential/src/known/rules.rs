@@ -109,7 +109,9 @@ pub(super) const RULES: &[Rule] = &[
                 "log: $sent_http_transfer_encoding",
                 "log: $sent_http_etag",
             ];
-            classes.iter().any(|class| seen.is(class))
+            let is_longer = seen.is("log: $body_bytes_sent")
+                && any_pair(seen, |a, b| a.body != b.body && b.body.starts_with(&a.body));
+            (is_longer || classes.iter().any(|class| seen.is(class)))
                 && [
                     "body_filter_by_lua_file",
                     "body_filter_by_lua_block",
