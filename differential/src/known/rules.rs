@@ -372,8 +372,15 @@ pub(super) const RULES: &[Rule] = &[
         matches: |seen| {
             let is_said = (seen.is("field Connection") || seen.is("log: $sent_http_connection"))
                 && (seen.difference.oracle == "keep-alive" && seen.difference.weir == "close");
+            // What was asked behind it is not answered there.
+            let is_closed = seen.is("event ") && seen.difference.class.ends_with(" closed");
+            let is_followed = (is_closed || seen.is("log: lines "))
+                && any_pair(seen, |a, b| {
+                    let said = |one: &Response| one.field("Connection").unwrap_or("").to_owned();
+                    a.status == b.status && said(a) == "keep-alive" && said(b) == "close"
+                });
             (seen.has("keepalive_timeout") || seen.has("keepalive_requests"))
-                && (is_said || seen.is("event kept closed"))
+                && (is_said || is_followed || seen.is("event kept closed"))
         },
     },
     Rule {
