@@ -84,18 +84,7 @@ fn serve(port: u16, server: Arc<ServerConfig>, length: usize) -> io::Result<()> 
     loop {
         let now = Instant::now();
         let next = connections.values().filter_map(|one| one.timer).min();
-        let wait = next.map_or(Duration::from_secs(1), |at| {
-            at.saturating_duration_since(now)
-        });
-        let wait = rustix::time::Timespec {
-            tv_sec: wait.as_secs() as i64,
-            tv_nsec: i64::from(wait.subsec_nanos()),
-        };
-        let mut poll = [rustix::event::PollFd::new(
-            &socket,
-            rustix::event::PollFlags::IN,
-        )];
-        rustix::event::poll(&mut poll, Some(&wait))?;
+        wait_readable(&socket, next.map(|at| at.saturating_duration_since(now)))?;
         let mut chunks = memory.chunks_exact_mut(BUFFER_SIZE);
         let mut slices: [IoSliceMut<'_>; BUFFERS] =
             std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
@@ -144,6 +133,21 @@ fn serve(port: u16, server: Arc<ServerConfig>, length: usize) -> io::Result<()> 
         }
         connections.retain(|_, one| !one.connection.is_drained());
     }
+}
+
+/// Waits for a datagram, or until a timer is due.
+fn wait_readable(socket: &UdpSocket, due: Option<Duration>) -> io::Result<()> {
+    let wait = due.unwrap_or(Duration::from_secs(1));
+    let wait = rustix::time::Timespec {
+        tv_sec: wait.as_secs() as i64,
+        tv_nsec: i64::from(wait.subsec_nanos()),
+    };
+    let mut poll = [rustix::event::PollFd::new(
+        socket,
+        rustix::event::PollFlags::IN,
+    )];
+    rustix::event::poll(&mut poll, Some(&wait))?;
+    Ok(())
 }
 
 impl FloorConnection {

@@ -9,9 +9,7 @@ use bstr::BStr;
 use host::error_log::LogLevel;
 use net::counters::{ConnectionStage, CountedConnection};
 use proto::KnownField;
-use proto::message::{
-    MessageVersion, RejectKind, RejectedHead, RequestFraming, ResponseFraming,
-};
+use proto::message::{MessageVersion, RejectKind, RejectedHead, RequestFraming, ResponseFraming};
 
 use super::body::Http1BodyInput;
 use super::discard;
