@@ -628,7 +628,9 @@ fn attributes_that_requests_have_in_common_are_those_of_each() {
     .repeat(3);
     let mut connection = server.connect();
     for (method, host, target, status) in &asked {
-        connection.send(format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        connection.send(format!(
+            "{method} {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"
+        ));
         connection
             .reply_to(method)
             .expect(status.parse().expect("a number"));
