@@ -30,9 +30,14 @@ pub fn judge(case: &Case, outcome: &Outcome, oracle: Version) -> Vec<Judged> {
         Outcome::Refused([a, b]) => (refusals(a.as_ref(), b.as_ref()), None),
         Outcome::Seen(seen) => (compare(&seen[0], &seen[1]), Some(seen.as_ref())),
     };
+    let directives = match differences.is_empty() {
+        true => Vec::new(),
+        false => case.directives(),
+    };
     let judged = differences.into_iter().map(|difference| {
         let seen = Seen {
             case,
+            directives: &directives,
             difference: &difference,
             sides,
             oracle,

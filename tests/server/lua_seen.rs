@@ -887,3 +887,23 @@ fn wrong_arguments_are_named_in_the_order_in_which_lua_nginx_module_checks_them(
         .collect();
     say_beside("location = /other { return 200 other; }", &codes);
 }
+
+#[test]
+fn a_number_that_is_no_status_is_a_500() {
+    if skip_on_oracle("nginx sends a status line that no client can read") {
+        return;
+    }
+    let Some(server) = with(
+        "location / { content_by_lua_block {
+            ngx.status = assert(load('return ' .. ngx.var.arg_status))()
+            ngx.print('status ', ngx.status) } }",
+    ) else {
+        return;
+    };
+    for status in ["1000", "65535", "1e12", "-1", "0/0", "1/0"] {
+        let reply = server.get(&format!("/?status={status}")).expect(500);
+        assert_eq!(reply.text(), "status 500", "{status}");
+    }
+    server.get("/?status=999").expect(999);
+    assert!(server.read("error.log").contains("65535 is not a status"));
+}

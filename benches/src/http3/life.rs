@@ -74,7 +74,7 @@ const ROWS: &[LifeRow] = &[
         work: (ONE_KB.0, ONE_KB.1, 1),
     },
     LifeRow {
-        name: "1000 rebinds, 2 worker groups",
+        name: "1000 rebinds with 2 worker groups",
         loops: 4,
         main: "worker_groups 2;",
         run: rebinds,

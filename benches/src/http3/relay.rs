@@ -123,15 +123,8 @@ impl PathRelay {
             sockets,
         };
         let deadline = Instant::now() + Duration::from_secs(10);
-        let is_up = || {
-            let state = std::fs::read_to_string("/sys/class/net/weir-path/flags");
-            // IFF_UP
-            state.is_ok_and(|flags| {
-                flags
-                    .trim_end()
-                    .ends_with(['1', '3', '5', '7', '9', 'b', 'd', 'f'])
-            })
-        };
+        // The address is there once the device is.
+        let is_up = || std::net::UdpSocket::bind((here, 0)).is_ok();
         while !relay.sockets[1].exists() || !is_up() {
             if Instant::now() > deadline || !matches!(relay.socat.try_wait(), Ok(None)) {
                 return Err(

@@ -92,8 +92,13 @@ pub(super) fn measure(
         let most = descriptors() / if kind.is_double() { 2 } else { 1 };
         let count = size.min(most.saturating_sub(500));
         for contender in contenders.iter().filter(|one| kind.is_for(one.kind)) {
-            println!("{count} connections, {name}: {}", contender.name);
-            let (each, held) = hold(contender, *kind, count, origin, leave)?;
+            // It counts two descriptors for each.
+            let own = match contender.kind {
+                ProgramKind::Haproxy => count.min((descriptors() / 2).saturating_sub(500)),
+                ProgramKind::Weir | ProgramKind::Nginx => count,
+            };
+            println!("{own} connections, {name}: {}", contender.name);
+            let (each, held) = hold(contender, *kind, own, origin, leave)?;
             let figure = |name: String, unit, value| Figure {
                 name,
                 unit,

@@ -206,6 +206,12 @@ impl RequestBody {
         }
     }
 
+    /// The content for a request that becomes a part of the response; `None` where there is none, or where it has been passed
+    /// on and is gone.
+    pub fn for_included(&self) -> Option<RequestBody> {
+        (self.length > 0 && self.is_kept()).then(|| self.share_content())
+    }
+
     /// `Content-Length`; `None` for chunked content and where there is no content.
     pub fn announced_length(&self) -> Option<u64> {
         self.announced

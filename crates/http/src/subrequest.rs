@@ -1,6 +1,6 @@
 //! Requests that the server makes to itself in the course of a client's request.
 //!
-//! A subrequest has the client's head and variables, a path of its own, and no content. It passes through the phases
+//! A subrequest has the client's head and variables, a path of its own, and the content that it is given. It passes through the phases
 //! except for access, and its response goes to the code that created it, which decides what to do with the body.
 
 use std::cell::Cell;

@@ -15,6 +15,9 @@ const NEWEST: Version = Version(1, 31, 0);
 /// Since then fields of one name are lists.
 const LISTS: Version = Version(1, 23, 0);
 
+/// The first version that chooses a TLS server when the client's hello has come.
+const CLIENT_HELLO: Version = Version(1, 27, 4);
+
 /// In the order of the versions.
 pub const CHANGES: &[Rule] = &[
     Rule {
@@ -95,7 +98,27 @@ pub const CHANGES: &[Rule] = &[
         text: "Connections to upstream servers are kept without `keepalive`.",
         reason: Reason::Changed("the default was to close them"),
         before: Some(NEWEST),
-        matches: |seen| seen.is("behind: fresh true false"),
+        matches: |seen| {
+            // The server behind may be one of the case, which logs how many requests a connection had.
+            let is_logged = seen.is("log: $connection_requests")
+                && seen.has("proxy_pass")
+                && seen.difference.oracle == "1";
+            is_logged || seen.is("behind: fresh true false")
+        },
+    },
+    Rule {
+        name: "protocols-of-named-servers",
+        text: "`ssl_protocols` counts in the server that the client's name chooses.",
+        reason: Reason::Changed("those of the port's default server counted"),
+        before: Some(CLIENT_HELLO),
+        matches: |seen| {
+            let is_accepted = any_pair(seen, |a, b| a.status == 502 && b.status != 502);
+            // A server behind that is one of the case logs a request more.
+            let is_logged = seen.is("log: lines ") && seen.difference.oracle.contains("502 ");
+            seen.has("ssl_protocols")
+                && seen.has("proxy_ssl_protocols")
+                && ((is_of_traffic(seen) && is_accepted) || is_logged)
+        },
     },
     Rule {
         name: "host-for-applications",

@@ -218,6 +218,7 @@ mod tests {
             };
             let seen = Seen {
                 case: &case,
+                directives: &[],
                 difference: &difference,
                 sides: Some(&sides),
                 oracle: Version(1, 31, 0),

@@ -7,7 +7,9 @@ use super::exchange::value;
 use super::following::{Exchange, follows_in_order, is_own};
 use super::{Reason, Rule, Seen};
 use crate::case::{Act, Body, Protocol, Step};
+use crate::compare::DifferencePlace;
 use crate::side::client::Event;
+use crate::side::reply::Response;
 
 /// In the order of `docs/compat.md`.
 pub(super) const GRPC: &[Rule] = &[
@@ -31,7 +33,7 @@ pub(super) const GRPC: &[Rule] = &[
                 ) == ("close", "keep-alive");
             seen.has("grpc_pass")
                 && closes_behind_an_end(seen)
-                && is_of_traffic(seen)
+                && tells_of_client(seen)
                 && (is_told || any_events(seen, is_aborted))
         },
     },
@@ -65,13 +67,13 @@ pub(super) const GRPC: &[Rule] = &[
             let is_aborted = |a: &Event, b: &Event| match (a, b) {
                 (Event::Reset(_), b) => !matches!(b, Event::Reset(_)),
                 (Event::Response(a), Event::Response(b)) => {
-                    (a.cut && !b.cut) || (a.status, b.status) == (502, 200)
+                    (a.cut && !b.cut) || (a.status == 502 && b.status != 502)
                 }
                 _ => false,
             };
             seen.has("grpc_pass")
                 && said(seen, |text| text.starts_with("RAW\n\0\0\u{5}\u{2}"))
-                && is_of_traffic(seen)
+                && tells_of_client(seen)
                 && any_events(seen, is_aborted)
         },
     },
@@ -174,7 +176,12 @@ pub(super) const GRPC: &[Rule] = &[
         reason: Reason::Chance("a frame that acknowledges something may come before or after"),
         before: None,
         matches: |seen| {
-            seen.has("grpc_pass") && seen.difference.class == "log: $upstream_bytes_received"
+            // The frames behind the header count as the response's length.
+            let classes = [
+                "log: $upstream_bytes_received",
+                "log: $upstream_response_length",
+            ];
+            seen.has("grpc_pass") && classes.contains(&seen.difference.class.as_str())
         },
     },
     Rule {
@@ -286,15 +293,124 @@ pub(super) const GRPC: &[Rule] = &[
     },
     Rule {
         name: "interim-responses-of-grpc",
-        text: "`$upstream_status` is the status of the final response of a gRPC server; nginx keeps that of an interim one.",
-        reason: Reason::Rfc("RFC 9110, section 15.2: an interim response is none"),
+        text: "`$upstream_status` is the status of the final response of a gRPC server; nginx keeps that of an interim one, and \
+               answers 502 if the final one has no content. One behind the final response aborts that.",
+        reason: Reason::Rfc(
+            "RFC 9113, section 8.1: any number of interim responses, then the final one",
+        ),
         before: None,
         matches: |seen| {
-            let classes = ["log: $upstream_status", "field X-S"];
+            let classes = ["log: $upstream_status", "field X-S", "trailer X-T"];
+            let is_reset = |a: &Event, b: &Event| {
+                matches!(
+                    (a, b),
+                    (Event::Response(_), Event::Reset(_)) | (Event::Nothing, Event::Response(_))
+                )
+            };
+            let is_status = classes.iter().any(|class| seen.is(class))
+                && seen.difference.oracle.ends_with("103");
+            let is_refused =
+                tells_of_client(seen) && any_pair(seen, |a, b| a.status == 502 && b.status != 502);
             seen.has("grpc_pass")
-                && classes.iter().any(|class| seen.is(class))
-                && seen.difference.oracle.ends_with("103")
+                && (is_status || is_refused || (seen.is("event ") && any_events(seen, is_reset)))
                 && said(seen, |text| text.contains(":status: 103"))
+        },
+    },
+    Rule {
+        name: "retries-of-streamed-bodies",
+        text: "Whether a request whose body is passed on as it comes goes to another server: it does if all of the body had come when it \
+               was begun.",
+        reason: Reason::Chance("it depends on how much has arrived with the header"),
+        before: None,
+        matches: |seen| {
+            let tries = |exchange: &Exchange<'_>, side: usize| {
+                let line = exchange.lines[side];
+                value(line, "upstream_status").split(", ").count()
+            };
+            streams(seen)
+                && seen.has_ending("_next_upstream")
+                && follows_in_order(seen, |exchange| {
+                    exchange.request.body != Body::None && tries(exchange, 1) > tries(exchange, 0)
+                })
+        },
+    },
+    Rule {
+        name: "control-frames-before-responses",
+        text: "Frames of an HTTP/2 server that are not part of its response do not count in `grpc_buffer_size`; nginx answers 502 where \
+               those in front of it fill the buffer, such as a `WINDOW_UPDATE` for each piece of a request body.",
+        reason: Reason::Rfc("RFC 9113, section 5.1: frames of any type may come on an open stream"),
+        before: None,
+        matches: |seen| {
+            seen.has("grpc_pass")
+                && tells_of_client(seen)
+                && is_own(seen, |exchange| {
+                    let of = |side: usize, name: &str| {
+                        let all = value(exchange.lines[side], name);
+                        all.rsplit(", ").next().unwrap_or_default().to_owned()
+                    };
+                    // The buffer has been filled to its end.
+                    let bytes = of(0, "upstream_bytes_received").parse().unwrap_or(0);
+                    exchange.request.body != Body::None
+                        && of(0, "upstream_status") == "502"
+                        && of(1, "upstream_status") != "502"
+                        && [512, 4096].contains(&bytes)
+                })
+        },
+    },
+    Rule {
+        name: "streams-at-second-servers",
+        text: "A gRPC request that goes to another server has the number of a stream of the connection there; nginx keeps that of the \
+               first one, and answers 502 to its own mistake.",
+        reason: Reason::Rfc("RFC 9113, section 5.1.1"),
+        before: None,
+        matches: |seen| {
+            seen.has("grpc_pass")
+                && tells_of_client(seen)
+                && is_own(seen, |exchange| {
+                    let [oracle, weir] = exchange.lines.map(|line| {
+                        value(line, "upstream_status")
+                            .split(", ")
+                            .collect::<Vec<_>>()
+                    });
+                    oracle.len() > 1
+                        && oracle.len() == weir.len()
+                        && oracle.last() == Some(&"502")
+                        && weir.last() != Some(&"502")
+                })
+        },
+    },
+    Rule {
+        name: "connection-in-http2",
+        text: "`$sent_http_connection` of a response over HTTP/2, which has no such field.",
+        reason: Reason::Rfc("RFC 9113, section 8.2.2"),
+        before: None,
+        matches: |seen| {
+            seen.is("log: $sent_http_connection")
+                && is_own(seen, |exchange| {
+                    exchange
+                        .lines
+                        .iter()
+                        .all(|line| value(line, "request").ends_with("HTTP/2.0"))
+                })
+        },
+    },
+    Rule {
+        name: "connections-behind-unread-bodies",
+        text: "A connection stays open if a response says so and the rest of the request's body can be read; nginx closes it where the body \
+               was passed on as it came and was not read to its end.",
+        reason: Reason::Rfc("RFC 9112, section 9.6: a server that closes says so"),
+        before: None,
+        matches: |seen| {
+            let sends_one = seen.case.talk.iter().any(
+                |step| matches!(step, Step::Request { request, .. } if request.body != Body::None),
+            );
+            streams(seen)
+                && sends_one
+                && seen.is("event closed kept")
+                && any_pair(seen, |a, b| {
+                    let is_kept = |one: &Response| one.field("Connection") == Some("keep-alive");
+                    a.status == b.status && is_kept(a) && is_kept(b)
+                })
         },
     },
     Rule {
@@ -352,6 +468,16 @@ pub(super) const GRPC: &[Rule] = &[
         },
     },
 ];
+
+/// True when a difference is one of what a client got, or of what the access log tells of it: of an exchange, whose events and
+/// lines are known.
+fn tells_of_client(seen: &Seen<'_>) -> bool {
+    is_of_traffic(seen)
+        && !matches!(
+            seen.difference.place,
+            DifferencePlace::Case | DifferencePlace::Behind(..)
+        )
+}
 
 /// True when a body goes to the upstream as it comes.
 fn streams(seen: &Seen<'_>) -> bool {

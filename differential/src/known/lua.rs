@@ -1,9 +1,11 @@
 //! What scripts see: differences of single calls, and changes of lua-nginx-module and of LuaJIT since those of the distribution.
 
-use super::evidence::any_pair;
-use super::{Reason, Rule};
+use super::evidence::{any_events, any_pair, is_of_traffic, logged};
+use super::{Reason, Rule, Seen};
 use crate::case::Act;
 use crate::compare::is_told_by_scripts;
+use crate::side::client::Event;
+use crate::side::reply::Response;
 use crate::version::Version;
 
 /// In the order of `docs/compat.md`.
@@ -21,6 +23,43 @@ pub(super) const LUA: &[Rule] = &[
                 && has_name
                 && oracle.contains("cannot convert")
                 && weir.contains("error bad argument #")
+        },
+    },
+    Rule {
+        name: "statuses-that-are-none",
+        text: "`ngx.status` above 999 is a 500, and an error in the log; nginx sends a status line that no client can read.",
+        reason: Reason::Rfc("RFC 9112, section 4: a status has three digits"),
+        before: None,
+        matches: |seen| {
+            let is_none = |name: &str, value: &str| {
+                name == "status" && value.parse::<u64>().is_ok_and(|status| status > 999)
+            };
+            let is_broken = |a: &Event, _: &Event| matches!(a, Event::Broken(why, _) if why.starts_with("no status line"));
+            is_of_traffic(seen)
+                && has_script(seen)
+                && (logged(seen, is_none) || any_events(seen, is_broken))
+        },
+    },
+    Rule {
+        name: "lengths-that-scripts-set",
+        text: "A response that is shorter than the `Content-Length` that a script has set ends its connection; nginx leaves the client \
+               waiting.",
+        reason: Reason::Rfc("RFC 9112, section 8: an incomplete message must be recognisable"),
+        before: None,
+        matches: |seen| {
+            let is_short = |b: &Response| {
+                let length = b.field("Content-Length").and_then(|text| text.parse().ok());
+                b.cut && length.is_some_and(|length: u64| length > b.body.len() as u64)
+            };
+            let is_one = |a: &Event, b: &Event| match (a, b) {
+                (Event::Silent(_), Event::Response(b)) => is_short(b),
+                (Event::Response(a), Event::Response(b)) => a.cut && is_short(b),
+                _ => false,
+            };
+            let classes = ["event silent ", "event kept closed", "log: $"];
+            has_script(seen)
+                && classes.iter().any(|class| seen.is(class))
+                && any_events(seen, is_one)
         },
     },
     Rule {
@@ -173,4 +212,9 @@ fn without_addresses(text: &str) -> String {
         out.push_str(part.trim_start_matches(|c: char| c.is_ascii_hexdigit()));
     }
     out
+}
+
+/// True when the case has a script.
+fn has_script(seen: &Seen<'_>) -> bool {
+    seen.directives.iter().any(|name| name.contains("_by_lua"))
 }

@@ -75,6 +75,8 @@ pub enum Reason {
 pub struct Seen<'a> {
     /// The case.
     pub case: &'a Case,
+    /// Its directives ([`Case::directives`]): some hundred rules ask for them.
+    pub directives: &'a [String],
     /// The difference.
     pub difference: &'a Difference,
     /// What both showed; nothing where a configuration was refused.
@@ -91,15 +93,12 @@ impl Seen<'_> {
 
     /// True when the case has this directive.
     pub fn has(&self, directive: &str) -> bool {
-        self.case.directives().iter().any(|name| name == directive)
+        self.directives.iter().any(|name| name == directive)
     }
 
     /// True when a directive of the case has a name that ends so: `_cache`.
     pub fn has_ending(&self, end: &str) -> bool {
-        self.case
-            .directives()
-            .iter()
-            .any(|name| name.ends_with(end))
+        self.directives.iter().any(|name| name.ends_with(end))
     }
 }
 

@@ -109,7 +109,9 @@ pub(super) const RULES: &[Rule] = &[
                 "log: $sent_http_transfer_encoding",
                 "log: $sent_http_etag",
             ];
-            classes.iter().any(|class| seen.is(class))
+            let is_longer = seen.is("log: $body_bytes_sent")
+                && any_pair(seen, |a, b| a.body != b.body && b.body.starts_with(&a.body));
+            (is_longer || classes.iter().any(|class| seen.is(class)))
                 && [
                     "body_filter_by_lua_file",
                     "body_filter_by_lua_block",
@@ -317,10 +319,10 @@ pub(super) const RULES: &[Rule] = &[
         ),
         before: None,
         matches: |seen| {
-            let text = crate::case::text::print(seen.case);
             let classes = ["event closed ", "log: "];
-            text.contains("charset $")
-                && classes.iter().any(|class| seen.is(class))
+            classes.iter().any(|class| seen.is(class))
+                && seen.has("charset")
+                && crate::case::text::print(seen.case).contains("charset $")
                 && any_events(seen, |a, b| {
                     matches!((a, b), (Event::Closed, Event::Response(_)))
                 })
@@ -370,8 +372,15 @@ pub(super) const RULES: &[Rule] = &[
         matches: |seen| {
             let is_said = (seen.is("field Connection") || seen.is("log: $sent_http_connection"))
                 && (seen.difference.oracle == "keep-alive" && seen.difference.weir == "close");
+            // What was asked behind it is not answered there.
+            let is_closed = seen.is("event ") && seen.difference.class.ends_with(" closed");
+            let is_followed = (is_closed || seen.is("log: lines "))
+                && any_pair(seen, |a, b| {
+                    let said = |one: &Response| one.field("Connection").unwrap_or("").to_owned();
+                    a.status == b.status && said(a) == "keep-alive" && said(b) == "close"
+                });
             (seen.has("keepalive_timeout") || seen.has("keepalive_requests"))
-                && (is_said || seen.is("event kept closed"))
+                && (is_said || is_followed || seen.is("event kept closed"))
         },
     },
     Rule {

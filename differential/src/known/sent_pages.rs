@@ -85,9 +85,9 @@ pub(super) const SENT_PAGES: &[Rule] = &[
             let weir = seen.difference.weir.as_str();
             seen.is("log: $sent_http_connection")
                 && any_pair(seen, |a, b| {
-                    [a, b]
-                        .iter()
-                        .all(|one| one.field("Connection") == Some(weir))
+                    let is_sent = |one: &Response| one.field("Connection") == Some(weir);
+                    // Where it broke off, the connection ended.
+                    (is_sent(a) && is_sent(b)) || (a.cut && b.cut && weir == "close")
                 })
         },
     },

@@ -1,6 +1,6 @@
 //! Choices of TLS: which sessions are resumed, and what is told of them.
 
-use super::evidence::any_pair;
+use super::evidence::{any_of_case, any_pair};
 use super::{Reason, Rule, Seen};
 use crate::case::tree::Node;
 
@@ -63,7 +63,22 @@ pub(super) const TLS: &[Rule] = &[
                     let text = String::from_utf8_lossy(&b.body).into_owned();
                     (a.status, b.status) == (200, 400) && text.contains("SSL certificate")
                 });
-            if passes && is_refused {
+            // The text of a server that shows the client's certificate is shorter without one.
+            let lengths = [
+                "body",
+                "field Content-Length",
+                "log: $body_bytes_sent",
+                "log: $sent_http_content_length",
+                "log: $upstream_response_length",
+                "log: $upstream_bytes_received",
+            ];
+            let is_another = seen.has("proxy_ssl_certificate")
+                && lengths.iter().any(|class| seen.is(class))
+                && any_of_case(seen, |a, b| {
+                    let [a, b] = [a, b].map(|one| String::from_utf8_lossy(&one.body).into_owned());
+                    a.ends_with(" r") && !a.contains(" NONE ") && b.contains(" NONE ")
+                });
+            if passes && (is_refused || is_another) {
                 return true;
             }
             passes

@@ -158,7 +158,10 @@ end
 
 function coroutine.wrap(f)
     if type(f) ~= "function" then
-        error("bad argument #1 to '?' (Lua function expected)", 2)
+        -- In filters lua-nginx-module leaves coroutines, and their errors, to LuaJIT.
+        local is_filter = core.phase():find("_filter", 1, true)
+        local expected = is_filter and "function expected, got " .. type(f) or "Lua function expected"
+        error("bad argument #1 to '?' (" .. expected .. ")", 2)
     end
     local co = create(f)
     return function(...)

@@ -352,11 +352,19 @@ fn set_status(stack: &LuaStack) -> CallResult {
         return super::NONE;
     }
     scope::with_request(|request| {
+        // A status has three digits (RFC 9112, section 4). Clients take anything else for a broken response.
+        let status = match status {
+            0.0..1000.0 => status as u16,
+            _ => {
+                request.error(format_args!("ngx.status: {status} is not a status"));
+                500
+            }
+        };
         // The reason phrase goes with the status: that of an earlier call must not stay.
-        request.out.status = status as u16;
+        request.out.status = status;
         request.out.reason = reason.map(BString::from);
         if request.flow.forced_status.is_some() {
-            request.flow.forced_status = Some(status as u16);
+            request.flow.forced_status = Some(status);
         }
     })?;
     super::NONE

@@ -166,7 +166,10 @@ impl BodySource for JoinedBody {
                 BodyPart::Body(body) => ready!(body.poll_next(request, context)),
                 BodyPart::Included(inclusion) => ready!(inclusion.poll_next(context)),
                 BodyPart::Path(path) => {
-                    let options = SubrequestOptions::get(std::mem::take(path), "");
+                    let options = SubrequestOptions {
+                        body: request.body.for_included(),
+                        ..SubrequestOptions::get(std::mem::take(path), "")
+                    };
                     let Some(inclusion) = IncludedSubrequest::new(request, options) else {
                         return Poll::Ready(Some(Err(BodyError::Producer)));
                     };

@@ -16,7 +16,7 @@ use host::engine::ListenerSpec;
 use host::error_log::{LogLevel, Logger};
 use quinn_proto::{
     ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, EndpointConfig,
-    EndpointEvent, Incoming, ServerConfig, Transmit,
+    EndpointEvent, Incoming, ServerConfig, Transmit, VarInt,
 };
 use rt::net::{
     BatchedUdpSocket, DatagramBuffers, IncomingDatagram, OutgoingDatagrams, SocketAddress,
@@ -43,6 +43,10 @@ const ARRIVAL_LIMIT: usize = 1024;
 /// How much may arrive of one client while its settings are chosen, and of all, in bytes.
 const EARLY_BYTES: u64 = 64 * 1024;
 const EARLY_BYTES_OF_ALL: u64 = 4 << 20;
+
+/// How long a listener that is going waits for handshakes. A client takes two round trips; a hello with a forged address would
+/// hold up the end of the process for as long as a client may take at most.
+const HANDSHAKE_GRACE: Duration = Duration::from_secs(3);
 
 /// How often it is looked whether a stuck loop has recovered.
 const RESCUE_CHECK: Duration = Duration::from_millis(20);
@@ -475,6 +479,14 @@ impl QuicEndpoint {
         self.wake_reader();
     }
 
+    /// Gives up the clients whose handshakes are not complete.
+    fn give_up_handshakes(&self) {
+        let links: Vec<Rc<ConnectionLink>> = self.connections.borrow().values().cloned().collect();
+        for link in links.iter().filter(|link| !link.is_connected()) {
+            link.close(VarInt::from_u32(0), b"");
+        }
+    }
+
     fn wake_reader(&self) {
         let waker = self.reader.borrow_mut().take();
         if let Some(waker) = waker {
@@ -568,11 +580,20 @@ impl Drop for ReadingGuard {
 /// Reads the socket for as long as new clients are taken or there are connections.
 async fn read(endpoint: Rc<QuicEndpoint>) {
     let _ends_them = ReadingGuard(Rc::clone(&endpoint));
+    let grace = rt::Timer::new();
     std::future::poll_fn(|context| {
         *endpoint.reader.borrow_mut() = Some(context.waker().clone());
         endpoint.resume(context);
-        if !endpoint.is_accepting.get() && endpoint.is_idle() {
-            return Poll::Ready(());
+        if !endpoint.is_accepting.get() {
+            if endpoint.is_idle() {
+                return Poll::Ready(());
+            }
+            if !grace.is_set() {
+                grace.set(HANDSHAKE_GRACE);
+            }
+            if grace.poll_expired(context).is_ready() {
+                endpoint.give_up_handshakes();
+            }
         }
         if !endpoint.is_reading.get() {
             return Poll::Pending;

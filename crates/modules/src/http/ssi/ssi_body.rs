@@ -424,6 +424,8 @@ impl SsiBody {
         };
         let options = SubrequestOptions {
             stub,
+            // A form that is sent to a page concerns what the page includes: `REQUEST_METHOD` and `CONTENT_LENGTH` are the client's.
+            body: request.body.for_included(),
             ..SubrequestOptions::get(decoded, args)
         };
         let Some(inclusion) = IncludedSubrequest::new(request, options) else {
