@@ -82,20 +82,7 @@ fn serve(port: u16, server: Arc<ServerConfig>, length: usize) -> io::Result<()> 
     let content = Bytes::from(vec![b'x'; PIECE.min(length)]);
     let mut answer = Vec::with_capacity(64 * 1024);
     loop {
-        let now = Instant::now();
-        let next = connections.values().filter_map(|one| one.timer).min();
-        let wait = next.map_or(Duration::from_secs(1), |at| {
-            at.saturating_duration_since(now)
-        });
-        let wait = rustix::time::Timespec {
-            tv_sec: wait.as_secs() as i64,
-            tv_nsec: i64::from(wait.subsec_nanos()),
-        };
-        let mut poll = [rustix::event::PollFd::new(
-            &socket,
-            rustix::event::PollFlags::IN,
-        )];
-        rustix::event::poll(&mut poll, Some(&wait))?;
+        await_datagram(&socket, &connections)?;
         let mut chunks = memory.chunks_exact_mut(BUFFER_SIZE);
         let mut slices: [IoSliceMut<'_>; BUFFERS] =
             std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
@@ -144,6 +131,28 @@ fn serve(port: u16, server: Arc<ServerConfig>, length: usize) -> io::Result<()> 
         }
         connections.retain(|_, one| !one.connection.is_drained());
     }
+}
+
+/// Waits for a datagram or the first timer.
+fn await_datagram(
+    socket: &UdpSocket,
+    connections: &HashMap<ConnectionHandle, FloorConnection>,
+) -> io::Result<()> {
+    let now = Instant::now();
+    let next = connections.values().filter_map(|one| one.timer).min();
+    let wait = next.map_or(Duration::from_secs(1), |at| {
+        at.saturating_duration_since(now)
+    });
+    let wait = rustix::time::Timespec {
+        tv_sec: wait.as_secs() as i64,
+        tv_nsec: i64::from(wait.subsec_nanos()),
+    };
+    let mut poll = [rustix::event::PollFd::new(
+        socket,
+        rustix::event::PollFlags::IN,
+    )];
+    rustix::event::poll(&mut poll, Some(&wait))?;
+    Ok(())
 }
 
 impl FloorConnection {

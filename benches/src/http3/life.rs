@@ -83,6 +83,12 @@ const ROWS: &[LifeRow] = &[
     },
 ];
 
+/// What is done.
+const HOW: &str = "Reloads: 20 clients with 4 requests each at a time. Upgrades: USR2, QUIT to the old master once the new one has workers; \
+              before each, 3 downloads of 10 MB begin at 4 MB/s. Rebinds: 4 loops or workers, 20 clients, each in turn sends from \
+              another port. Idle: PSS with the connections less that before the first. Floods: a client on a connection of its \
+              own asks again and again, before and meanwhile; the attacker does nothing else than attack.";
+
 pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     let idle: usize = flags.value("--connections", 10_000)?;
     flags.finish()?;
@@ -135,6 +141,21 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
             .rows
             .push(row_of(&format!("{idle} connections"), goal, cells));
     }
+    let [times, grown] = floods(bench, &programs, &table)?;
+    Ok(Section {
+        title: "The life of HTTP/3 connections".to_owned(),
+        how: HOW.to_owned(),
+        tables: vec![survival, memory, times, grown],
+        ..Section::default()
+    })
+}
+
+/// A good client's times during floods, and what they take of memory.
+fn floods(
+    bench: &Bench,
+    programs: &[Program],
+    table: &dyn Fn(&str, &str) -> Table,
+) -> Result<[Table; 2], String> {
     let mut times = table(
         "A good client during a flood",
         "p99 of 1 KB over HTTP/3, milliseconds",
@@ -160,16 +181,7 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
             .rows
             .push(row_of(flood.name, Some(Goal::AtMost(GROWTH)), cells(2)));
     }
-    Ok(Section {
-        title: "The life of HTTP/3 connections".to_owned(),
-        how: "Reloads: 20 clients with 4 requests each at a time. Upgrades: USR2, QUIT to the old master once the new one has workers; \
-              before each, 3 downloads of 10 MB begin at 4 MB/s. Rebinds: 4 loops or workers, 20 clients, each in turn sends from \
-              another port. Idle: PSS with the connections less that before the first. Floods: a client on a connection of its \
-              own asks again and again, before and meanwhile; the attacker does nothing else than attack."
-            .to_owned(),
-        tables: vec![survival, memory, times, grown],
-        ..Section::default()
-    })
+    Ok([times, grown])
 }
 
 fn row_of(name: &str, goal: Option<Goal>, cells: Vec<Cell>) -> Row {

@@ -197,15 +197,20 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     }
     Ok(Section {
         title: "HTTP/3 over long paths".to_owned(),
-        how: format!(
-            "Packets pass a relay behind a TUN device: the round trip and the loss in each direction are in the name, the rate is 50 \
-             Mbit/s, the queue 625 KB. Both protocols with {control}. HTTP/2 by curl, HTTP/3 by quinn-proto. A ratio is of the \
-             medians of {} rounds; the same packets are lost in all of them for all.",
-            bench.rounds
-        ),
+        how: how(bench, &control),
         tables: vec![part, table, cases(bench, &contenders, &folder)?],
         ..Section::default()
     })
+}
+
+/// What was done.
+fn how(bench: &Bench, control: &str) -> String {
+    format!(
+        "Packets pass a relay behind a TUN device: the round trip and the loss in each direction are in the name, the rate is 50 \
+             Mbit/s, the queue 625 KB. Both protocols with {control}. HTTP/2 by curl, HTTP/3 by quinn-proto. A ratio is of the \
+             medians of {} rounds; the same packets are lost in all of them for all.",
+        bench.rounds
+    )
 }
 
 /// Runs it in a network namespace of its own, where `control` is TCP's congestion control. The figures are shown there.
