@@ -82,9 +82,7 @@ fn serve(port: u16, server: Arc<ServerConfig>, length: usize) -> io::Result<()> 
     let content = Bytes::from(vec![b'x'; PIECE.min(length)]);
     let mut answer = Vec::with_capacity(64 * 1024);
     loop {
-        let now = Instant::now();
-        let next = connections.values().filter_map(|one| one.timer).min();
-        wait_readable(&socket, next.map(|at| at.saturating_duration_since(now)))?;
+        await_datagram(&socket, &connections)?;
         let mut chunks = memory.chunks_exact_mut(BUFFER_SIZE);
         let mut slices: [IoSliceMut<'_>; BUFFERS] =
             std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
@@ -135,9 +133,16 @@ fn serve(port: u16, server: Arc<ServerConfig>, length: usize) -> io::Result<()> 
     }
 }
 
-/// Waits for a datagram, or until a timer is due.
-fn wait_readable(socket: &UdpSocket, due: Option<Duration>) -> io::Result<()> {
-    let wait = due.unwrap_or(Duration::from_secs(1));
+/// Waits for a datagram or the first timer.
+fn await_datagram(
+    socket: &UdpSocket,
+    connections: &HashMap<ConnectionHandle, FloorConnection>,
+) -> io::Result<()> {
+    let now = Instant::now();
+    let next = connections.values().filter_map(|one| one.timer).min();
+    let wait = next.map_or(Duration::from_secs(1), |at| {
+        at.saturating_duration_since(now)
+    });
     let wait = rustix::time::Timespec {
         tv_sec: wait.as_secs() as i64,
         tv_nsec: i64::from(wait.subsec_nanos()),

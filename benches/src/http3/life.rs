@@ -83,6 +83,12 @@ const ROWS: &[LifeRow] = &[
     },
 ];
 
+/// What is done.
+const HOW: &str = "Reloads: 20 clients with 4 requests each at a time. Upgrades: USR2, QUIT to the old master once the new one has workers; \
+              before each, 3 downloads of 10 MB begin at 4 MB/s. Rebinds: 4 loops or workers, 20 clients, each in turn sends from \
+              another port. Idle: PSS with the connections less that before the first. Floods: a client on a connection of its \
+              own asks again and again, before and meanwhile; the attacker does nothing else than attack.";
+
 pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     let idle: usize = flags.value("--connections", 10_000)?;
     flags.finish()?;
@@ -100,8 +106,16 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
             groups: 0,
         },
     ];
+    let table = |title: &str, unit: &str| Table {
+        title: title.to_owned(),
+        unit: unit.to_owned(),
+        contenders: programs
+            .iter()
+            .map(|program| program.name.to_owned())
+            .collect(),
+        ..Table::default()
+    };
     let mut survival = table(
-        &programs,
         "What connections outlive",
         "requests that failed and connections that were lost",
     );
@@ -114,7 +128,6 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
         ));
     }
     let mut memory = table(
-        &programs,
         "Idle connections",
         "KB of the workers for each, after one request",
     );
@@ -128,41 +141,26 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
             .rows
             .push(row_of(&format!("{idle} connections"), goal, cells));
     }
-    let [times, grown] = floods(bench, &programs)?;
+    let [times, grown] = floods(bench, &programs, &table)?;
     Ok(Section {
         title: "The life of HTTP/3 connections".to_owned(),
-        how: "Reloads: 20 clients with 4 requests each at a time. Upgrades: USR2, QUIT to the old master once the new one has workers; \
-              before each, 3 downloads of 10 MB begin at 4 MB/s. Rebinds: 4 loops or workers, 20 clients, each in turn sends from \
-              another port. Idle: PSS with the connections less that before the first. Floods: a client on a connection of its \
-              own asks again and again, before and meanwhile; the attacker does nothing else than attack."
-            .to_owned(),
+        how: HOW.to_owned(),
         tables: vec![survival, memory, times, grown],
         ..Section::default()
     })
 }
 
-/// A table without rows.
-fn table(programs: &[Program], title: &str, unit: &str) -> Table {
-    Table {
-        title: title.to_owned(),
-        unit: unit.to_owned(),
-        contenders: programs
-            .iter()
-            .map(|program| program.name.to_owned())
-            .collect(),
-        ..Table::default()
-    }
-}
-
-/// What a good client and the memory see of floods.
-fn floods(bench: &Bench, programs: &[Program]) -> Result<[Table; 2], String> {
+/// A good client's times during floods, and what they take of memory.
+fn floods(
+    bench: &Bench,
+    programs: &[Program],
+    table: &dyn Fn(&str, &str) -> Table,
+) -> Result<[Table; 2], String> {
     let mut times = table(
-        programs,
         "A good client during a flood",
         "p99 of 1 KB over HTTP/3, milliseconds",
     );
     let mut grown = table(
-        programs,
         "Memory during a flood",
         "most of the workers, less what they had before, MB",
     );

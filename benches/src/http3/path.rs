@@ -160,7 +160,22 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
         ..Table::default()
     };
     for (name, conditions) in PATHS.iter().filter(|(name, _)| bench.wants(name)) {
-        let rates = rates(bench, &contenders, &folder, name, *conditions)?;
+        let mut rates = [[const { Vec::new() }; 2], [const { Vec::new() }; 2]];
+        for round in 0..bench.rounds {
+            let conditions = PathConditions {
+                seed: round as u64,
+                ..*conditions
+            };
+            for (index, contender) in contenders.iter().enumerate() {
+                let both = goodput(bench, contender, &folder, conditions)?;
+                println!(
+                    "{name}: {}: h2 {:.2}, h3 {:.2} Mbit/s",
+                    contender.name, both[0], both[1]
+                );
+                rates[index][0].push(both[0]);
+                rates[index][1].push(both[1]);
+            }
+        }
         for (at, protocol) in ["HTTP/2", "HTTP/3"].iter().enumerate() {
             let cells = rates.iter().map(|both| Cell::of(both[at].clone()));
             table.rows.push(Row {
@@ -182,42 +197,20 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     }
     Ok(Section {
         title: "HTTP/3 over long paths".to_owned(),
-        how: format!(
-            "Packets pass a relay behind a TUN device: the round trip and the loss in each direction are in the name, the rate is 50 \
-             Mbit/s, the queue 625 KB. Both protocols with {control}. HTTP/2 by curl, HTTP/3 by quinn-proto. A ratio is of the \
-             medians of {} rounds; the same packets are lost in all of them for all.",
-            bench.rounds
-        ),
+        how: how(bench, &control),
         tables: vec![part, table, cases(bench, &contenders, &folder)?],
         ..Section::default()
     })
 }
 
-/// The goodput of both protocols in each round, by contender.
-fn rates(
-    bench: &Bench,
-    contenders: &[Contender; 2],
-    folder: &Folder,
-    name: &str,
-    conditions: PathConditions,
-) -> Result<[[Vec<f64>; 2]; 2], String> {
-    let mut rates = [[const { Vec::new() }; 2], [const { Vec::new() }; 2]];
-    for round in 0..bench.rounds {
-        let conditions = PathConditions {
-            seed: round as u64,
-            ..conditions
-        };
-        for (index, contender) in contenders.iter().enumerate() {
-            let both = goodput(bench, contender, folder, conditions)?;
-            println!(
-                "{name}: {}: h2 {:.2}, h3 {:.2} Mbit/s",
-                contender.name, both[0], both[1]
-            );
-            rates[index][0].push(both[0]);
-            rates[index][1].push(both[1]);
-        }
-    }
-    Ok(rates)
+/// What was done.
+fn how(bench: &Bench, control: &str) -> String {
+    format!(
+        "Packets pass a relay behind a TUN device: the round trip and the loss in each direction are in the name, the rate is 50 \
+             Mbit/s, the queue 625 KB. Both protocols with {control}. HTTP/2 by curl, HTTP/3 by quinn-proto. A ratio is of the \
+             medians of {} rounds; the same packets are lost in all of them for all.",
+        bench.rounds
+    )
 }
 
 /// Runs it in a network namespace of its own, where `control` is TCP's congestion control. The figures are shown there.
