@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bstr::{BStr, BString, ByteSlice};
+use bstr::{BStr, BString};
 use conf::{CapturedGroups, CapturingPattern, Expression, VarId, VariableScope, VariableValues};
 use host::error_log::{ContextWriter, LogLevel, Logger};
 use net::client::RemoteClient;
@@ -355,28 +355,6 @@ impl Request {
         }
     }
 
-    /// `keepalive_disable`: old Internet Explorers after a POST, and Safari on macOS. Both mishandle kept connections.
-    pub(crate) fn mishandles_kept_connections(&self, disabled: u32) -> bool {
-        const MSIE6: u32 = 1 << 1;
-        const SAFARI: u32 = 1 << 2;
-        // The usual configuration names neither, and is spared the search in `User-Agent`.
-        if disabled & (MSIE6 | SAFARI) == 0 {
-            return false;
-        }
-        let fields = &self.head.wire.fields;
-        let Some(agent) = fields.get_known(proto::KnownField::UserAgent) else {
-            return false;
-        };
-        let agent = BStr::new(agent);
-        if disabled & MSIE6 != 0 && self.method == Method::Post && crate::text::is_msie6(agent) {
-            return true;
-        }
-        disabled & SAFARI != 0
-            && agent.contains_str("Safari/")
-            && agent.contains_str("Mac OS X")
-            && !agent.contains_str("Chrome/")
-    }
-
     /// The engine's own settings in the current location.
     pub fn core(&self) -> Arc<LocationConf> {
         Arc::clone(&self.site.location(self.location).core)
@@ -423,13 +401,6 @@ impl Request {
     }
 
     fn jump_to_server(&mut self) -> HandlerOutcome {
-        // On its way the request is at the server's own level, whose settings count as those of a location do.
-        let root = self.site.server(self.server).root;
-        let core = Arc::clone(&self.site.location(root).core);
-        self.limit_keepalive(&core);
-        if self.mishandles_kept_connections(core.keepalive_disable) {
-            self.delivery.close();
-        }
         self.flow.entry = PhaseEntry::Server;
         self.flow.jumps += 1;
         self.flow.internal = true;
