@@ -168,10 +168,7 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
             };
             for (index, contender) in contenders.iter().enumerate() {
                 let both = goodput(bench, contender, &folder, conditions)?;
-                println!(
-                    "{name}: {}: h2 {:.2}, h3 {:.2} Mbit/s",
-                    contender.name, both[0], both[1]
-                );
+                println!("{name}: {}: {both:.2?} Mbit/s", contender.name);
                 rates[index][0].push(both[0]);
                 rates[index][1].push(both[1]);
             }
