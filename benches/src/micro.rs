@@ -295,13 +295,16 @@ fn certificate(folder: &Path) -> bool {
     shell::succeeds(&mut command)
 }
 
-/// For each contender the samples of all rounds: the cost of a request, requests per second.
+/// For each contender the samples of all rounds.
+type Samples<T> = Vec<Vec<T>>;
+
+/// The cost of a request, and requests per second.
 fn rounds(
     bench: &Bench,
     measured: &Measured,
     contenders: &[Contender],
     folder: &Path,
-) -> Result<(Vec<Vec<RequestCost>>, Vec<Vec<f64>>), String> {
+) -> Result<(Samples<RequestCost>, Samples<f64>), String> {
     let mut costs = vec![Vec::new(); contenders.len()];
     let mut rates = vec![Vec::new(); contenders.len()];
     for _ in 0..bench.rounds {

@@ -104,11 +104,11 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     })
 }
 
+/// Caches with their names.
+type NamedCaches = Vec<(String, Server)>;
+
 /// The caches in front of an origin at this port, and the folders that they work in.
-fn start_caches(
-    bench: &Bench,
-    origin: u16,
-) -> Result<(Vec<(String, Server)>, Vec<Folder>), String> {
+fn start_caches(bench: &Bench, origin: u16) -> Result<(NamedCaches, Vec<Folder>), String> {
     let text = CONFIGURATION.replace("%%ORIGIN%%", &origin.to_string());
     let mut folders = Vec::new();
     let mut caches = Vec::new();
