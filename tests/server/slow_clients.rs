@@ -196,24 +196,3 @@ fn slow_uploads_cost_little_memory_while_they_last() {
     assert_little_memory(&server, before, MANY);
     drop((first, clients));
 }
-
-/// What a slow client has not taken of a proxied response goes to the file of what was too much for the buffers.
-#[test]
-fn slow_readers_of_proxied_responses_cost_little_memory() {
-    if weir_tests::skip_on_oracle("nginx keeps the buffers for them") {
-        return;
-    }
-    let server = server();
-    let first = slow_reader(&server, "/proxied").at_least(1);
-    let before = memory(&server);
-    // The server has a connection from itself for each of them.
-    let count = MANY / 2;
-    let mut readers: Vec<_> = (0..count)
-        .map(|_| slow_reader(&server, "/proxied"))
-        .collect();
-    for reader in &mut readers {
-        reader.at_least(1);
-    }
-    assert_little_memory(&server, before, 2 * count);
-    drop(first);
-}
