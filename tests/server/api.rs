@@ -306,7 +306,10 @@ fn servers_are_added_changed_drained_and_removed() {
         &["\"drain\":true", "\"id\":0", "\"weight\":2"],
     );
     for _ in 0..4 {
-        assert_eq!(server.get("/").expect(200).field("X-Up"), second);
+        // The origin closes its connections; a request that meets that is sent once more.
+        let reply = server.get("/").expect(200);
+        let tried = reply.field("X-Up");
+        assert!(tried.split(", ").all(|one| one == second), "{tried}");
     }
     has(
         &read(&server, "http/upstreams/back"),

@@ -197,3 +197,31 @@ fn a_streamed_body_of_which_nothing_was_sent_reaches_the_next_server_whole() {
         "{statuses:?}"
     );
 }
+
+/// The only server that is left closes its idle connection as the next request comes. nginx counts that as a try of the server, and
+/// has no other.
+#[test]
+fn the_last_server_gets_a_request_that_found_its_idle_connection_closed() {
+    if skip_on_oracle("nginx answers 502") {
+        return;
+    }
+    let origin = Scripted::start(|stream, _| {
+        let mut head = [0; 4096];
+        if stream.read(&mut head).is_ok_and(|length| length > 0) {
+            send(stream, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            // The next request is read, and gets no response.
+            let _ = stream.read(&mut head);
+        }
+    });
+    let port = origin.port();
+    let server = http(&format!(
+        "upstream u {{ server 127.0.0.1:{port}; server 127.0.0.1:{port} down; keepalive 4; }}
+         server {{ listen 127.0.0.1:%%PORT%%; location / {{ proxy_pass http://u; proxy_http_version 1.1; \
+         proxy_set_header Connection ''; }} }}"
+    ))
+    .tolerate("prematurely closed")
+    .start();
+    for _ in 0..4 {
+        assert_eq!(server.get("/").status, 200);
+    }
+}

@@ -245,8 +245,17 @@ fn tries_are_counted_as_nginx_counts_them() {
         let released = selection.release_peer(lease, PeerOutcome::Failed(UpstreamTimes::default()));
         assert!(released.disabled);
         assert_eq!(selection.tries_left(), 2);
-        selection.grant_try();
-        assert_eq!(selection.tries_left(), 3);
+        // An idle connection that had been closed: neither a try nor a failure, and the peer can be chosen again.
+        let lease = selection.acquire().await.expect("alive");
+        let port = lease.address().port();
+        drop(lease);
+        selection.forget_try();
+        assert_eq!(selection.tries_left(), 2);
+        let mut ports = Vec::new();
+        for _ in 0..2 {
+            ports.push(selection.acquire().await.expect("alive").address().port());
+        }
+        assert!(ports.contains(&port), "{ports:?}");
         selection.limit_tries(1);
         assert_eq!(selection.tries_left(), 1);
         let failed = group

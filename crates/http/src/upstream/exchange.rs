@@ -390,11 +390,13 @@ impl Exchange {
             let reused = connection.is_reused();
             // Closed first: releasing the server may let a waiting request connect, and `max_conns` counts both.
             drop(connection);
-            self.release(request, lease, &failure);
-            // The server may have closed an idle connection at the same moment. As in nginx, the try that the release has
-            // counted is given back then.
             if reused && failure.may_be_stale_connection() {
-                self.selection.grant_try();
+                // The server may have closed an idle connection at the same moment, which is neither a try nor a failure.
+                // nginx counts a failure, and a group of which one server is left answers 502.
+                drop(lease);
+                self.selection.forget_try();
+            } else {
+                self.release(request, lease, &failure);
             }
         }
         // Other failures were logged where they happened; a status is no error.

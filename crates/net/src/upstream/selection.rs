@@ -80,10 +80,10 @@ impl PeerSelection {
         }
     }
 
-    /// Allows one more try: the last one failed on an idle connection, which the server may just have closed. That
-    /// says little about the server.
-    pub fn grant_try(&mut self) {
-        self.tries_left += 1;
+    /// Forgets a try, whose lease was dropped: it failed on an idle connection, which the server may just have closed.
+    /// That says nothing about the server, and it may be the only one that is left, so it can be chosen again.
+    pub fn forget_try(&mut self) {
+        self.present_mut().pick.forget_last_try();
     }
 
     /// The group of the present try: the configured one, or that of a chosen server.

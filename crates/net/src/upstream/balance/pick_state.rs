@@ -48,6 +48,13 @@ impl TriedPeers {
         }
     }
 
+    /// Forgets the one that was added last.
+    fn forget_last(&mut self) {
+        if self.more.pop().is_none() {
+            self.first = None;
+        }
+    }
+
     pub(super) fn contains(&self, id: u64) -> bool {
         self.first == Some(id) || self.more.contains(&id)
     }
@@ -61,6 +68,11 @@ impl PickState {
             sid,
             ..PickState::default()
         }
+    }
+
+    /// The last try said nothing about its peer.
+    pub(crate) fn forget_last_try(&mut self) {
+        self.tried.forget_last();
     }
 
     /// Whether the request may get a peer that it is not bound to.
