@@ -346,7 +346,7 @@ fn servers_are_added_changed_drained_and_removed() {
             "\"fail_timeout\":\"30s\"",
         ],
     );
-    has(&read(&server, "http/upstreams/back"), &["\"requests\":4"]);
+    has(&read(&server, "http/upstreams/back"), &["\"total\":4"]);
     let left = send(&server, "DELETE", &format!("{servers}/1"), "")
         .expect(200)
         .text();
