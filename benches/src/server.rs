@@ -268,7 +268,7 @@ pub(crate) struct UsedTime {
 }
 
 impl UsedTime {
-    /// The microseconds for one of so many requests since an earlier reading.
+    /// The microseconds per request, of `requests` since an earlier reading.
     pub(crate) fn per_request(self, before: UsedTime, requests: f64) -> RequestCost {
         let micros = |now: Duration, before: Duration| {
             now.saturating_sub(before).as_secs_f64() * 1e6 / requests

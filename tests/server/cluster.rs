@@ -122,7 +122,7 @@ fn plain_origin(fields: &'static str) -> Origin {
 
 const FRESH: &str = "Cache-Control: max-age=60\r\nETag: \"v\"\r\nAccept-Ranges: bytes\r\n";
 
-/// Gets a target of these servers with so many clients each that begin together.
+/// Gets a target of these servers, with this many clients each that begin together.
 fn together(servers: &[Server], target: &str, clients: usize) -> Vec<Reply> {
     let begin = Barrier::new(clients * servers.len());
     thread::scope(|scope| {

@@ -127,7 +127,7 @@ fn transport_parameters_that_are_broken() {
     attacker.send(&hello(&source));
     assert!(attacker.is_answered());
     for id in 0..=0x20_u8 {
-        // Not so many at once that the server asks them for a proof of their address instead.
+        // Few enough at once that the server does not ask them for a proof of their address instead.
         is_served(&server);
         for length in [0_u8, 1, 2, 4, 8, 16, 63] {
             for fill in [0, 0x40, 0xc0, 0xff] {

@@ -88,7 +88,7 @@ fn new_clients_over_quic_do_not_wait_for_a_loop_that_is_stuck() {
         assert_eq!(Http3::connect(&server).get("/").text(), "ok");
     }
     // Its reader is there, and ends with this writer.
-    std::fs::write(server.path("gate"), "").expect("somebody reads it");
+    std::fs::write(server.path("gate"), "").expect("the server reads it");
     assert_eq!(stuck.reply().status, 200);
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn run(_: &Bench, flags: &mut Flags) -> Outcome {
     let folder: String = flags.value("--folder", ".".to_owned())?;
     let length: usize = flags.value("--length", 1024)?;
     flags.finish()?;
-    // Whoever starts this waits until TCP connects.
+    // The parent process waits until TCP connects.
     let _listener = TcpListener::bind(("127.0.0.1", port)).map_err(|error| error.to_string())?;
     let server = server_config(Path::new(&folder))?;
     serve(port, server, length).map_err(|error| error.to_string())

@@ -133,8 +133,8 @@ pub enum FillFeed {
     OtherCache,
 }
 
-/// The feed of a fill and of its successors, as it is at the moment: see [`FillFeed`]. Whoever makes another cache wait for
-/// this fill asks it first, because caches that wait for each other wait for ever.
+/// The feed of a fill and of its successors, as it is at the moment: see [`FillFeed`]. It is asked before another cache is made to
+/// wait for this fill, because caches that wait for each other wait for ever.
 #[derive(Clone, Debug, Default)]
 pub struct FeedMark(Arc<AtomicBool>);
 

@@ -223,7 +223,7 @@ pub fn build_endpoints(
     endpoints
 }
 
-/// The cluster of an address. All servers at the address must name it: one that does not would answer whoever comes.
+/// The cluster of an address. All servers at the address must name it: one that does not would answer any client.
 fn cluster_of(
     address: &ListenAddress,
     claims: &[ServerListen],

@@ -243,7 +243,7 @@ impl LatencySums {
         self.sum_us = self.sum_us.wrapping_add(other.sum_us);
     }
 
-    /// Adds so many that took no time.
+    /// Adds this many that took no time.
     pub fn add_shortest(&mut self, count: u64) {
         self.counts[0] += count;
     }

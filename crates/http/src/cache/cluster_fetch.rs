@@ -8,8 +8,8 @@
 //! ```
 //!
 //! **No circle.** A member answers from what is complete, or from a fill that the origin feeds, and never asks a third one
-//! for the second. So whoever waits for a member waits for the origin behind it, whatever each of them believes about who
-//! is there. With the same view of the members a key is fetched once; with two views by two owners.
+//! for the second. So a request that waits for a member waits for the origin behind it, whatever each of them believes
+//! about who is there. With the same view of the members a key is fetched once; with two views by two owners.
 //!
 //! A member that is lost in the middle is as an origin that breaks off: `fetch_content` resumes at the byte reached, and the
 //! next in this order is asked for it.

@@ -349,7 +349,7 @@ impl CacheFetch {
             ..meta(&stored, Some(length), self.times.received_ms)
         };
         head.opaque = stored.encode();
-        // Whoever has most of an object keeps the rest of it too.
+        // A member that has most of an object keeps the rest of it too.
         // The end goes before the head: with the head, followers compute what they can get from this part.
         writer.ends_at(range.end);
         writer.start_storing(head);

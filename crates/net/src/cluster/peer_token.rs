@@ -10,9 +10,9 @@
 //! stored is wanted, `m` HMAC-SHA256 over method, host, target and all that precedes it. The order is fixed, and nothing may
 //! be left out: a signed text that can be written in two ways is one that can be mistaken.
 //!
-//! A line is valid for [`MAX_SKEW_MS`]. Within that time it can be repeated by whoever has read it, for the same
-//! method, host and target: he learns what he could have asked for, and changes nothing. Who can read the traffic between
-//! members needs no line; against him there is TLS.
+//! A line is valid for [`MAX_SKEW_MS`]. Within that time an attacker who has read it can repeat it for the
+//! same method, host and target, and gets what is stored, or purges again. There is no TLS between members yet: the network
+//! between them has to be trusted.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -241,7 +241,7 @@ fn hex_of(bytes: &[u8]) -> String {
     })
 }
 
-/// Exactly so many bytes in lower-case hexadecimal digits.
+/// A fixed number of bytes in lower-case hexadecimal digits.
 fn bytes_of<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     if text.len() != 2 * N {
         return None;

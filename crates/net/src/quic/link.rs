@@ -49,7 +49,7 @@ pub(super) enum WaitingFor {
 
 impl WaitingFor {
     /// A number for it. Not SipHash, which the standard maps use: each request asks ten times. A client cannot choose
-    /// the numbers freely, because streams are opened in their order and only so many at a time.
+    /// the numbers freely, because streams are opened in order and their number at a time is limited.
     fn key(self) -> u64 {
         let of_stream = |id: StreamId, which: u64| VarInt::from(id).into_inner() << 3 | which;
         match self {

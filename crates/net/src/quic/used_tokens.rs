@@ -1,7 +1,7 @@
 //! Tokens by which a client that returns proves its address at once (NEW_TOKEN, RFC 9000, section 8.1.3): a returning client
 //! needs no Retry, however many strangers are at the door.
 //!
-//! Each is good once (section 8.1.4): an attacker who has seen one could let the server send to somebody else's address with
+//! Each is good once (section 8.1.4): an attacker who has seen one could let the server send to another client's address with
 //! it. What has been used is remembered by its number.
 
 use std::collections::HashSet;

@@ -224,9 +224,8 @@ fn block(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     }
     if draft.secrets.is_empty() {
         let error = line.error(format!("no \"secret\" in cluster \"{name}\""));
-        return Err(
-            error.note("without one, whoever reaches the port could ask for what is stored")
-        );
+        return Err(error
+            .note("without one, any client that reaches the port could ask for what is stored"));
     }
     if draft.members.is_empty() && draft.sources.is_empty() {
         let error = line.error(format!("no members in cluster \"{name}\""));
