@@ -20,7 +20,7 @@ pub(crate) enum ModuleSupport {
 
 /// nginx's modules and those that Debian packages, by the names of their files. Each has a
 /// directive that shows whether Weir implements it, and none does anything without its directives.
-const MODULES: [(&str, &str); 36] = [
+const MODULES: [(&str, &str); 37] = [
     // Modules of nginx.
     ("ngx_http_geoip_module", "geoip_country"),
     ("ngx_http_image_filter_module", "image_filter"),
@@ -38,6 +38,7 @@ const MODULES: [(&str, &str); 36] = [
     // Third-party modules in Debian. The development kit has no directives of its own: other
     // modules need it.
     ("ndk_http_module", "content_by_lua_block"),
+    ("ngx_http_auth_digest_module", "auth_digest"),
     ("ngx_http_auth_pam_module", "auth_pam"),
     ("ngx_http_brotli_filter_module", "brotli"),
     ("ngx_http_brotli_static_module", "brotli_static"),

@@ -8,12 +8,8 @@
 //! ```
 //!
 //! A line of the file is `name:hash` or `name:hash:comment`; the supported hashes are listed in
-//! [`crate::shared::password`]. The file belongs to the running server, not to its configuration:
-//! the worker reads it, and reads it again after it has changed, so that a new password counts at
-//! once.
-//!
-//! No loop waits for it. Whether the file has changed is answered from the kernel's memory first;
-//! reading it, and comparing with a slow hash, happens on other threads.
+//! [`crate::shared::password`]; how the file is read, in [`crate::shared::user_file`]. Comparing with
+//! a slow hash happens on other threads.
 //!
 //! A password is hashed and compared even if the name is not in the file, so that the response time
 //! does not reveal which names exist. How many are compared at a time, and `auth_basic_cache`, is in [`verification`].
@@ -25,12 +21,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::BuildHasher as _;
 use std::io;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
-use base::ErrnoText;
 use base::lru::Lru;
 use bstr::{BStr, BString, ByteSlice};
 use conf::{
@@ -40,10 +34,10 @@ use conf::{
 use host::error_log::LogLevel;
 use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
 use proto::message::Method;
-use rt::file::FileMetadata;
 
 use self::verification::{AttemptOutcome, PasswordAttempt, ProofMemory};
 use crate::shared::password::PasswordHash;
+use crate::shared::user_file::{self, FileVersion, USER_FILES_KEPT, UserFileContent};
 
 pub(crate) static MODULE: HttpModule = HttpModule {
     name: "auth_basic",
@@ -148,12 +142,6 @@ struct UserFile {
     folder: PathBuf,
 }
 
-/// The maximum size of a password file, in bytes: each loop keeps it in memory.
-const MAX_FILE: u64 = 64 << 20;
-
-/// How many password files each loop remembers.
-const FILES_KEPT: usize = 64;
-
 /// The handler of the access phase.
 fn authenticate(request: &mut Request) -> HandlerStep<'_> {
     let conf = request.conf::<Conf>();
@@ -179,9 +167,9 @@ fn authenticate(request: &mut Request) -> HandlerStep<'_> {
     HandlerStep::later(async move {
         let users = match load_users(&path).await {
             Ok(users) => users,
-            Err(error) => return file_error(request, &path, &error),
+            Err(error) => return user_file::refuse_without_file(request, &path, &error),
         };
-        let address = address_of(request);
+        let address = user_file::attempt_address(request);
         let attempt = |hash| PasswordAttempt {
             file: &path,
             version: users.version,
@@ -242,35 +230,12 @@ fn challenge_client(request: &mut Request, realm: &BStr) -> HandlerOutcome {
     HandlerOutcome::Status(status)
 }
 
-/// The response without a readable file. With a missing file all clients are refused, as in nginx; other errors are
-/// the server's fault.
-fn file_error(request: &mut Request, path: &Path, error: &io::Error) -> HandlerOutcome {
-    let (level, status) = match error.kind() {
-        io::ErrorKind::NotFound => (LogLevel::Error, 403),
-        _ => (LogLevel::Crit, 500),
-    };
-    request.log(
-        level,
-        format_args!("open() \"{}\" failed{}", path.display(), ErrnoText(error)),
-    );
-    HandlerOutcome::Status(status)
-}
-
 /// The response to an attempt beyond those that may wait for this user or this address.
 fn refuse_attempt(request: &mut Request, name: &BStr) -> HandlerOutcome {
     request.error(format_args!(
         "user \"{name}\": too many passwords are being compared for this user or address"
     ));
     HandlerOutcome::Status(503)
-}
-
-/// The client's address; of IPv6, the network of 64 bits that a client has to itself.
-fn address_of(request: &Request) -> Vec<u8> {
-    match request.remote.address.ip() {
-        Some(IpAddr::V4(address)) => address.octets().to_vec(),
-        Some(IpAddr::V6(address)) => address.octets()[..8].to_vec(),
-        None => Vec::new(),
-    }
 }
 
 /// The contents of a password file.
@@ -298,64 +263,29 @@ impl PasswordFile {
     }
 }
 
-/// What changes when a file is written or replaced, or when we lose access to it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct FileVersion {
-    /// Seconds and nanoseconds: a file can change twice within a second.
-    modified: (i64, u32),
-    length: u64,
-    /// Device and inode: a file that was replaced can have the same times.
-    identity: (u64, u64),
-    /// Mode, owner and group: a file that became unreadable must not stay in use.
-    rights: (u32, u32, u32),
-}
-
-impl FileVersion {
-    fn of(metadata: &FileMetadata) -> FileVersion {
-        FileVersion {
-            modified: (metadata.mtime, metadata.mtime_nanos),
-            length: metadata.len,
-            identity: (metadata.dev, metadata.ino),
-            rights: (metadata.mode, metadata.uid, metadata.gid),
-        }
-    }
-}
-
 rt::local! {
-    static FILES: RefCell<Lru<PathBuf, Rc<PasswordFile>>> = RefCell::new(Lru::new(FILES_KEPT));
+    static FILES: RefCell<Lru<PathBuf, Rc<PasswordFile>>> = RefCell::new(Lru::new(USER_FILES_KEPT));
 }
 
 /// The current contents of a file, read only if its version has changed.
 async fn load_users(path: &Path) -> io::Result<Rc<PasswordFile>> {
-    let pool = rt::pool::default_pool();
-    let metadata = rt::file::stat(path, &pool).await?;
-    let state = FileVersion::of(&metadata);
-    let known = FILES.with_borrow_mut(|files| {
-        let read = files.get(path)?;
-        (read.version == state).then(|| Rc::clone(read))
-    });
-    if let Some(users) = known {
-        return Ok(users);
-    }
-    verification::forget_former(path, state);
-    if metadata.len > MAX_FILE {
-        return Err(io::Error::other(
-            "a password file must not exceed 64 megabytes",
-        ));
-    }
-    let owned = path.to_owned();
-    let users = pool
-        .run(move || {
-            // The version was taken before the file was read: if it changes in between, the old version is stored
-            // with the new text, and the next request reads again.
-            let text = std::fs::read(&owned);
-            text.inspect_err(|error| rt::sandbox::note_refusal(&owned, error))
-                .map(|text| parse_users(&text, state))
-        })
-        .await?;
-    let users = Rc::new(users);
-    FILES.with_borrow_mut(|files| files.insert(path.to_owned(), Rc::clone(&users)));
-    Ok(users)
+    let known = |version| {
+        let found = FILES.with_borrow_mut(|files| {
+            let read = files.get(path)?;
+            (read.version == version).then(|| Rc::clone(read))
+        });
+        if found.is_none() {
+            verification::forget_former(path, version);
+        }
+        found
+    };
+    Ok(match user_file::load(path, known, parse_users).await? {
+        UserFileContent::Known(users) => users,
+        UserFileContent::Fresh(users) => {
+            FILES.with_borrow_mut(|files| files.insert(path.to_owned(), Rc::clone(&users)));
+            users
+        }
+    })
 }
 
 /// Parses a password file. The first line of a name counts; comments and lines without a colon are

@@ -5,6 +5,7 @@ mod acme;
 mod addition;
 mod api;
 mod auth_basic;
+mod auth_digest;
 mod auth_request;
 mod autoindex;
 mod brotli;
@@ -105,6 +106,7 @@ pub static MODULES: &[&::http::HttpModule] = &[
     // Access.
     &access::MODULE,
     &auth_basic::MODULE,
+    &auth_digest::MODULE,
     &auth_request::MODULE,
     // The end of the rewrite phase, after Lua scripts, which come after the access handlers.
     &headers_more::INPUT,

@@ -41,6 +41,7 @@ pub(crate) mod upstream_block_rows;
 pub(crate) mod upstream_rows;
 pub(crate) mod upstream_state;
 pub(crate) mod upstream_tls_rows;
+pub(crate) mod user_file;
 pub(crate) mod zones;
 
 pub(crate) use client_scope::ClientScope;

@@ -22,8 +22,8 @@ use bstr::BStr;
 use rt::pool::PoolHandle;
 use rt::sync::remote_oneshot::{self, RemoteReceiver, RemoteSender};
 
-use super::FileVersion;
 use crate::shared::password::PasswordHash;
+use crate::shared::user_file::FileVersion;
 
 /// How many comparisons may be under way at a time for a user, and for an address.
 const AT_A_TIME: usize = 4;
