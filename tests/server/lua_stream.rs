@@ -272,3 +272,28 @@ fn a_script_chooses_the_server_of_each_try_of_a_session() {
     assert_eq!(server.connect_to(1).rest(), b"");
     server.line("refused.log", "503");
 }
+
+#[test]
+fn a_variable_can_be_defined_for_scripts() {
+    let Some(site) = stream(
+        "lua_add_variable $told; lua_add_variable $protocol; lua_add_variable $TOLD;
+        log_format line 'told=$told';
+        server {
+            listen 127.0.0.1:%%PORT%%;
+            access_log s.log line;
+            preread_by_lua_block {
+                local before = ngx.var.told
+                ngx.var.told = tostring(before) .. ' ' .. ngx.var.protocol
+            }
+            return $told;
+        }
+        server { listen 127.0.0.1:%%PORT1%%; access_log s.log line; return x; }",
+    ) else {
+        return;
+    };
+    let server = site.start();
+    assert_eq!(said(&server, 0, ""), "nil TCP");
+    server.line("s.log", "told=nil TCP");
+    assert_eq!(said(&server, 1, ""), "x");
+    server.line("s.log", "told=-");
+}

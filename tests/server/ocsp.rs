@@ -312,3 +312,94 @@ fn answers_that_are_of_no_use_are_not_stapled() {
         assert!(!seen.load(Ordering::Relaxed));
     }
 }
+
+#[test]
+fn a_script_asks_and_staples_itself() {
+    let ours = authority("Ours");
+    let responder = Responder::of(&ours);
+    let port = responder.server.port();
+    let code = format!(
+        "lua_shared_dict kept 1m;
+        server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE} location / {{ return 200 ok; }}
+        ssl_certificate_by_lua_block {{
+            local ssl, ocsp, kept = require 'ngx.ssl', require 'ngx.ocsp', ngx.shared.kept
+            local file = assert(io.open('%%DIR%%/localhost.crt'))
+            local chain = assert(ssl.cert_pem_to_der(file:read('*a')))
+            file:close()
+            if not kept:get('answer') then
+                local url, err = ocsp.get_ocsp_responder_from_der_chain(chain)
+                kept:set('url', tostring(url) .. ' ' .. tostring(err))
+                local request = assert(ocsp.create_ocsp_request(chain))
+                local _, small = ocsp.create_ocsp_request(chain, 10)
+                kept:set('small', small)
+                local socket = ngx.socket.tcp()
+                assert(socket:connect('127.0.0.1', {port}))
+                assert(socket:send('GET /' .. ngx.escape_uri(ngx.encode_base64(request)) .. ' HTTP/1.0\\r\\n\\r\\n'))
+                local answer = assert(socket:receive('*a'))
+                answer = answer:sub(select(2, answer:find('\\r\\n\\r\\n', 1, true)) + 1)
+                local ok, until_when = ocsp.validate_ocsp_response(answer, chain)
+                kept:set('valid', tostring(ok) .. ' ' .. tostring(until_when))
+                if ok then kept:set('answer', answer) end
+            end
+            local answer = kept:get('answer')
+            if answer then
+                local ok, remark = ocsp.set_ocsp_status_resp(answer)
+                kept:set('stapled', tostring(ok) .. ' ' .. tostring(remark))
+            end
+        }} }}
+        server {{ listen 127.0.0.1:%%PORT1%%; location / {{ content_by_lua_block {{
+            local kept, ocsp = ngx.shared.kept, require 'ngx.ocsp'
+            for _, name in ipairs {{ 'url', 'small', 'valid', 'stapled' }} do ngx.say(kept:get(name)) end
+            ngx.say(ocsp.create_ocsp_request('x'))
+            ngx.say(pcall(ocsp.set_ocsp_status_resp, 'x'))
+        }} }} }}"
+    );
+    let Some(site) = crate::lua::lua(&code) else {
+        return;
+    };
+    if skip_on_oracle("Debian's lua-resty-core has no ngx.ocsp for its module") {
+        return;
+    }
+    let pair = signed_by(&ours, "localhost");
+    let server = site
+        .file("localhost.crt", pair.certificate + &ours.pem())
+        .file("localhost.key", pair.key)
+        .start();
+    responder.says(Says::Revoked);
+    let stapled = |version| {
+        let client = Client::with(None, version);
+        let answer = client.get(&server, "localhost", "/").expect("an answer");
+        assert_eq!(body(&answer), "ok");
+        client
+            .stapled
+            .lock()
+            .expect("nobody panics with it")
+            .clone()
+    };
+    let told = || {
+        let mut connection = server.connect_to(1);
+        connection.send("GET / HTTP/1.0\r\n\r\n");
+        String::from_utf8_lossy(&connection.rest()).into_owned()
+    };
+    assert!(stapled(BOTH[0]).is_empty());
+    assert!(
+        told().contains("nil certificate status \"revoked\" in the OCSP response"),
+        "{}",
+        told()
+    );
+    responder.says(Says::Good);
+    for version in BOTH {
+        assert!(stapled(version).windows(9).any(|part| part == b"202001010"));
+    }
+    let told = told();
+    for line in [
+        "nil nil\n",
+        "output buffer too small: ",
+        "true 4070908800\n",
+        "true nil\n",
+        "nild2i_X509_bio() failed\n",
+        "falseAPI disabled in the context of content_by_lua*\n",
+    ] {
+        assert!(told.contains(line), "{line} is not in {told}");
+    }
+}

@@ -29,6 +29,7 @@ mod buffering;
 mod chunk;
 mod cosocket_settings;
 mod cosocket_tls;
+mod dict_changes;
 mod directives;
 mod filters;
 mod handshake;

@@ -47,6 +47,8 @@ pub(crate) struct LuaMainConf {
     pub(crate) worker_thread_vms: Option<usize>,
     /// Names and sizes of `lua_shared_dict`, in order.
     pub(crate) dictionaries: Vec<(String, u64)>,
+    /// `lua_wake_timers`: those whose changes wake repeated timers.
+    pub(crate) waking: Vec<String>,
     /// The server prefix: `ngx.config.prefix`, and where relative paths begin.
     pub(crate) prefix: PathBuf,
     /// `lua_memory_limit` as the row's setter needs it; see `memory_limit`.
@@ -60,7 +62,7 @@ const INIT_WORKER: &str = "Code that runs once on each event loop when it starts
 const EXIT_WORKER: &str = "Code that runs on each event loop when it exits.";
 
 /// The rows, as `http` has them; those of `stream` differ in their context only.
-const ROWS: [Directive<LuaMainConf>; 25] = [
+const ROWS: [Directive<LuaMainConf>; 26] = [
     // The scripts of a configuration's life. Each is allowed once, in any of its spellings.
     block_row("init_by_lua_block", HTTP, INIT, set_main_script),
     word_row("init_by_lua", "lua-code", HTTP, set_main_script),
@@ -114,6 +116,22 @@ const ROWS: [Directive<LuaMainConf>; 25] = [
         doc: "Defines a dictionary `ngx.shared.name`, shared by all event loops and kept across reloads. When it \
               is full, the least recently used entries are evicted.",
         set: Setter::Custom(Arity::exactly(2), RepeatRule::Many, shared_dict),
+    },
+    Directive {
+        name: "lua_wake_timers",
+        syntax: "name ...",
+        default: None,
+        contexts: HTTP,
+        since: "0.3",
+        doc: "Dictionaries whose changes (`set`, `add`, `replace`, `delete`) make the functions of `ngx.timer.every` run at \
+              once, on every loop, instead of at the end of their interval; at most a hundred times per second. For \
+              scripts that look once a second whether a dictionary has changed, such as those of ingress-nginx. Weir \
+              extension.",
+        set: Setter::Custom(Arity::at_least(1), RepeatRule::Many, |c, line| {
+            let names = (0..line.args().len()).map(|at| line.text(at).to_string());
+            c.waking.extend(names);
+            Ok(())
+        }),
     },
     Directive {
         name: "lua_max_pending_timers",
@@ -242,8 +260,8 @@ const ROWS: [Directive<LuaMainConf>; 25] = [
     ignored_row("lua_malloc_trim", HTTP, "There is nothing to trim."),
 ];
 
-static HTTP_ROWS: [Directive<LuaMainConf>; 25] = ROWS;
-static STREAM_ROWS: [Directive<LuaMainConf>; 25] = Directive::in_contexts(ROWS, STREAM);
+static HTTP_ROWS: [Directive<LuaMainConf>; 26] = ROWS;
+static STREAM_ROWS: [Directive<LuaMainConf>; 26] = Directive::in_contexts(ROWS, STREAM);
 
 /// The rows in `http`.
 pub(crate) static MAIN: DirectiveTable<LuaMainConf> =
@@ -261,6 +279,13 @@ fn finish(
 ) -> Result<(), Diagnostic> {
     main.memory_limit = usize::try_from(main.memory).unwrap_or(usize::MAX);
     main.prefix = level.build.in_prefix(conf::PathUse::Opened, "");
+    let is_defined = |name: &String| main.dictionaries.iter().any(|(known, _)| known == name);
+    if let Some(name) = main.waking.iter().find(|name| !is_defined(name)) {
+        return Err(Diagnostic::error(
+            format!("\"lua_wake_timers\" names \"{name}\", which no \"lua_shared_dict\" defines"),
+            None,
+        ));
+    }
     // A slice of no time would preempt a script at its first instruction, for ever.
     if main.limits.slice.is_zero() {
         main.limits.slice = Duration::from_millis(1);

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+use crate::dict_changes::DictChanges;
 use crate::slab::{SlabBlock, SlabPool};
 use base::sync::{Mutex, MutexGuard};
 
@@ -18,6 +19,8 @@ pub(crate) struct SharedDict {
     /// One lock for all entries, as nginx's dictionaries have one mutex. Operations are short, and
     /// none waits for anything while it holds the lock.
     entries: Mutex<DictEntries>,
+    /// For timers that wait for them.
+    pub(crate) changes: DictChanges,
 }
 
 /// What an entry takes besides its key and value, in bytes, as in lua-nginx-module.
@@ -134,6 +137,7 @@ impl SharedDict {
                 uses: 0,
                 slab: SlabPool::new(size, &own),
             }),
+            changes: DictChanges::default(),
         }
     }
 

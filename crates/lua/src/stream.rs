@@ -11,7 +11,10 @@ use std::time::Duration;
 use ::stream::module::{StreamContentHandler, StreamHandshake, status};
 use ::stream::{SessionOutcome, SessionStep, StreamModule, StreamPhase, StreamSession};
 use conf::directive_contexts::STREAM_AND_SERVER;
-use conf::{Contexts, Diagnostic, Directive, DirectiveLine, DirectiveTable, STREAM_SERVER, Setter};
+use conf::{
+    Arity, Contexts, Diagnostic, Directive, DirectiveLine, DirectiveTable, RepeatRule, STREAM,
+    STREAM_SERVER, Setter,
+};
 
 use crate::chunk::{LuaChunk, ScriptKind};
 use crate::cosocket_settings::{self, CosocketSettings};
@@ -137,6 +140,16 @@ static ROWS: DirectiveTable<StreamScripts> = DirectiveTable::<StreamScripts>::ne
         "Whether the content script ends when its client disconnects.",
         |c| &mut c.check_client_abort,
     ),
+    Directive {
+        name: "lua_add_variable",
+        syntax: "$variable",
+        default: None,
+        contexts: STREAM,
+        since: "0.3",
+        doc: "Defines a variable that scripts may set through `ngx.var`; until then it has no value. One that is \
+              defined already stays as it is.",
+        set: Setter::Custom(Arity::ONE, RepeatRule::Many, add_variable),
+    },
     ignored_row(
         "preread_by_lua_no_postpone",
         STREAM_AND_SERVER,
@@ -161,6 +174,21 @@ const fn flag_row(
         doc,
         set: Setter::Flag(place),
     }
+}
+
+/// `lua_add_variable`.
+fn add_variable(_: &mut StreamScripts, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
+    let name = line.variable_name(0)?;
+    let registry = line
+        .level
+        .registry::<StreamSession>()
+        .expect("stream's rows stand in stream");
+    if registry.is_defined(name) {
+        return Ok(());
+    }
+    let defined = registry.settable_id(name);
+    defined.map_err(|message| line.error_at(0, message))?;
+    Ok(())
 }
 
 /// The setter of all script rows.

@@ -16,10 +16,12 @@ mod cosocket_transport;
 mod crypto;
 mod downstream;
 mod encode;
+mod hash_ring;
 mod jit;
 mod json;
 mod library;
 mod misc;
+mod ocsp;
 mod output;
 mod pipe;
 mod regex;
@@ -55,6 +57,7 @@ use crate::vm::LuaVm;
 static PRELUDE: &[u8] = include_bytes!("prelude.lua");
 static SOCKETS: &[u8] = include_bytes!("sockets.lua");
 static PIPE: &[u8] = include_bytes!("pipe.lua");
+static BALANCERS: &[u8] = include_bytes!("balancers.lua");
 
 /// The modules of lua-resty-core that are written in Lua.
 static RESTY_CORE: &[u8] = include_bytes!("surface.lua");
@@ -72,6 +75,7 @@ pub(crate) fn install(vm: &Rc<LuaVm>) {
         ("weir sockets", SOCKETS),
         ("weir pipe", PIPE),
         ("weir crypto", crypto::MODULES),
+        ("weir balancers", BALANCERS),
     ] {
         // Only a bug of ours can cause this, since the code is built in.
         if let Err(message) = run_prelude(&stack, name, code) {
@@ -144,9 +148,11 @@ fn push_core(stack: &LuaStack) {
         crypto::CORE,
         pipe::CORE,
         encode::CORE,
+        hash_ring::CORE,
         json::CORE,
         library::CORE,
         misc::CORE,
+        ocsp::CORE,
         regex::CORE,
         request::CORE,
         response::CORE,

@@ -291,6 +291,8 @@ fn write_value(stack: &LuaStack, mode: WriteMode, may_force: bool) -> CallResult
     // Setting nil deletes.
     let Some(value) = value else {
         entries.remove(&key);
+        drop(entries);
+        dictionary.changes.tell();
         // Also if there was nothing to delete: the key is not there afterwards.
         return write_result(stack, true, None, false);
     };
@@ -300,6 +302,10 @@ fn write_value(stack: &LuaStack, mode: WriteMode, may_force: bool) -> CallResult
         expires: expiry(time, now),
     };
     let put = entries.put(&key, new, now, may_force);
+    drop(entries);
+    if put.stored {
+        dictionary.changes.tell();
+    }
     let message = (!put.stored).then_some("no memory");
     write_result(stack, put.stored, message, put.forcible)
 }

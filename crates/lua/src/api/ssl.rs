@@ -65,7 +65,7 @@ static KEY: ObjectClass = ObjectClass {
 };
 
 /// The handshake that the script takes part in; elsewhere the API is disabled.
-fn current_offer() -> Result<Rc<RefCell<HandshakeOffer>>, LuaError> {
+pub(super) fn current_offer() -> Result<Rc<RefCell<HandshakeOffer>>, LuaError> {
     match scope::with(|scope| scope.offer.borrow().clone())? {
         Some(offer) => Ok(offer),
         None => scope::with(|scope| {

@@ -548,20 +548,32 @@ do
     module("ndk", ndk)
 end
 
--- Modules that can be loaded but do nothing: a library that only may need them still starts.
-local function refusing(name, what, functions)
-    local value = { version = version }
-    for _, one in ipairs(functions) do
-        value[one] = function()
-            return nil, "not supported: " .. what
+-- `ngx.ocsp`
+local responder_of, ocsp_request, ocsp_validate = core.ocsp_responder, core.ocsp_request, core.ocsp_validate
+module("ngx.ocsp", {
+    version = version,
+    set_ocsp_status_resp = core.ocsp_staple,
+    get_ocsp_responder_from_der_chain = function(chain, length)
+        local url, err = responder_of(chain)
+        if url and length and #url > length then
+            return sub(url, 1, length), "truncated"
         end
-    end
-    if not preload[name] then
-        module(name, value)
-    end
-end
-refusing("ngx.ocsp", "responses of OCSP are fetched by ssl_stapling", {
-    "create_ocsp_request", "get_ocsp_responder_from_der_chain", "set_ocsp_status_resp", "validate_ocsp_response",
+        return url, err
+    end,
+    create_ocsp_request = function(chain, length)
+        local request, err = ocsp_request(chain)
+        if request and length and #request > length then
+            return nil, "output buffer too small: " .. #request .. " > " .. length
+        end
+        return request, err
+    end,
+    validate_ocsp_response = function(response, chain, length)
+        local ok, what = ocsp_validate(response, chain)
+        if not ok and length then
+            what = sub(what, 1, length)
+        end
+        return ok, what
+    end,
 })
 
 -- Stream has sessions and no requests.

@@ -11,6 +11,7 @@ use host::error_log::LogLevel;
 use super::arguments::number;
 use super::{CallResult, NativeTable};
 use crate::chunk::ScriptKind as Script;
+use crate::dict_changes::DictWatch;
 use crate::luajit::stack::LuaType;
 use crate::luajit::{LuaCoroutine, LuaStack, LuaValue, RegistryRef, fail};
 use crate::run;
@@ -71,10 +72,14 @@ async fn run_timer(vm: Rc<LuaVm>, delay: Duration, repeats: bool, values: Vec<Re
     // How late the last call was. The next one is due as if it had been on time, so that a repeated
     // timer does not drift.
     let mut late = Duration::ZERO;
+    let mut watch = match repeats {
+        true => DictWatch::of(&vm.settings.waking, &vm.dictionaries),
+        false => None,
+    };
     loop {
         let began = rt::now();
         let pause = delay.saturating_sub(late);
-        let early = vm.is_shut_down.get() || !wait_delay(&vm, pause).await;
+        let early = vm.is_shut_down.get() || !wait_delay(&vm, pause, watch.as_mut()).await;
         late = rt::now()
             .saturating_duration_since(began)
             .saturating_sub(pause);
@@ -111,14 +116,23 @@ async fn run_turn(vm: Rc<LuaVm>, early: bool, values: Rc<Vec<RegistryRef>>) {
     vm.timers_running.set(vm.timers_running.get() - 1);
 }
 
-/// Waits for the delay; `false` if the loop or the configuration ended first.
-async fn wait_delay(vm: &LuaVm, delay: Duration) -> bool {
+/// Waits for the delay, or until a dictionary changes; `false` if the loop or the configuration ended first.
+async fn wait_delay(vm: &LuaVm, delay: Duration, watch: Option<&mut DictWatch>) -> bool {
     // A reload must not wait for a timer that is due in hours.
     let mut sleep = std::pin::pin!(rt::sleep(delay));
     let mut ending = std::pin::pin!(vm.shutdown.notified());
+    let mut change = std::pin::pin!(async {
+        match watch {
+            Some(watch) => watch.changed().await,
+            None => std::future::pending().await,
+        }
+    });
     std::future::poll_fn(|context| {
         use std::future::Future;
         if sleep.as_mut().poll(context).is_ready() {
+            return std::task::Poll::Ready(true);
+        }
+        if change.as_mut().poll(context).is_ready() {
             return std::task::Poll::Ready(true);
         }
         ending.as_mut().poll(context).map(|()| false)

@@ -152,6 +152,13 @@ impl HandshakeOffer {
         }
     }
 
+    /// Sends this OCSP response along with whichever certificate the client will be shown; none if it is empty.
+    pub fn staple(&mut self, response: &[u8]) {
+        let shown = self.chosen.take().unwrap_or_else(|| self.known.clone());
+        let stapled = shown.iter().map(|one| one.with_ocsp(response.to_vec()));
+        self.chosen = Some(stapled.collect());
+    }
+
     /// Adds a certificate. It replaces one with the same kind of key, as a second `ssl_certificate` does.
     pub fn add_identity(&mut self, identity: Arc<TlsIdentity>) {
         let chosen = self.chosen.take().unwrap_or_else(|| self.known.clone());

@@ -1,0 +1,108 @@
+//! `resty.chash`, `resty.roundrobin` and `lua_wake_timers`: what balancers in Lua, such as that of ingress-nginx, are
+//! made of. The first two are built in; nginx needs a library for them, so that these run on Weir only.
+
+use weir_tests::{http, skip_on_oracle, until};
+
+use crate::lua::says;
+
+const WHY: &str = "lua-resty-balancer is not installed";
+
+#[test]
+fn keys_stay_with_their_nodes() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    says(
+        "local ring = require('resty.chash'):new({ ['127.0.0.1:1985'] = 2, ['127.0.0.1:1986'] = 2, ['127.0.0.1:1987'] = 1 })
+         local function spread()
+             local count = {}
+             for n = 1, 10000 do
+                 local id = ring:find(n)
+                 count[id] = (count[id] or 0) + 1
+             end
+             return count
+         end
+         local before, nodes = spread(), {}
+         for n = 1, 10000 do nodes[n] = ring:find(n) end
+         local share = before['127.0.0.1:1987'] / 10000
+         ngx.say(ring.npoints, ' ', share > 0.15 and share < 0.25)
+         ring:delete('127.0.0.1:1987')
+         local moved = 0
+         for n = 1, 10000 do
+             if ring:find(n) ~= nodes[n] then
+                 moved = moved + 1
+                 assert(nodes[n] == '127.0.0.1:1987')
+             end
+         end
+         ngx.say(moved == before['127.0.0.1:1987'], ' ', ring.npoints)
+         ring:set('127.0.0.1:1987', 1)
+         for n = 1, 10000 do assert(ring:find(n) == nodes[n]) end
+         local id, place = ring:find('key')
+         local seen = {}
+         for _ = 1, ring.npoints do
+             id, place = ring:next(place)
+             seen[id] = true
+         end
+         local _, again = ring:find('key')
+         ngx.say(place == again, ' ', require('table.nkeys')(seen))
+         ring:reinit({})
+         ngx.say(tostring(ring:find('key')), ' ', pcall(ring.incr, ring, 'a', 1e9))",
+        "800 true\ntrue 640\ntrue 3\nnil false no memory\n",
+    );
+}
+
+#[test]
+fn turns_are_taken_by_weight() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    says(
+        "local rr = require('resty.roundrobin'):new({ a = 5, b = 2, c = 1 })
+         local function count(times)
+             local seen = { a = 0, b = 0, c = 0, d = 0 }
+             for _ = 1, times do local id = rr:find() seen[id] = seen[id] + 1 end
+             return seen.a .. ' ' .. seen.b .. ' ' .. seen.c .. ' ' .. seen.d
+         end
+         ngx.say(count(80))
+         rr:incr('d', 2) rr:decr('a', 3) rr:delete('b')
+         ngx.say(count(50), ' ', rr.nodes.a)
+         rr:reinit({ a = 1 })
+         ngx.say(count(3))
+         rr:reinit({})
+         ngx.say(tostring(rr:find()))",
+        "50 20 10 0\n20 0 10 20 2\n3 0 0 0\nnil\n",
+    );
+}
+
+#[test]
+fn a_change_wakes_repeated_timers_on_every_loop() {
+    if skip_on_oracle("a directive of Weir") {
+        return;
+    }
+    let conf = "lua_shared_dict told 1m; lua_shared_dict seen 1m; lua_wake_timers told;
+        init_worker_by_lua_block {
+            local id = ngx.worker.id()
+            ngx.timer.every(3600, function()
+                local value = ngx.shared.told:get('key')
+                if value then ngx.shared.seen:set(value .. id, true) end
+            end)
+        }
+        server { listen 127.0.0.1:%%PORT%%;
+            location /tell { content_by_lua_block { ngx.shared.told:set('key', ngx.var.arg_v) ngx.print('told') } }
+            location /seen { content_by_lua_block {
+                ngx.print(tostring(ngx.shared.seen:get(ngx.var.arg_v .. '0')), tostring(ngx.shared.seen:get(ngx.var.arg_v .. '1')))
+            } } }";
+    let server = http(conf).main("worker_processes 2;").start();
+    for value in ["a", "b", "c"] {
+        server.get(&format!("/tell?v={value}")).expect(200);
+        let asked = format!("/seen?v={value}");
+        let seen = until(|| (server.get(&asked).text() == "truetrue").then_some(()));
+        assert!(seen.is_some(), "{value}");
+    }
+    let wrong = http("lua_wake_timers nothing; server { listen 127.0.0.1:%%PORT%%; }").test();
+    assert!(
+        wrong.code != 0 && wrong.stderr.contains("no \"lua_shared_dict\" defines"),
+        "{}",
+        wrong.stderr
+    );
+}
