@@ -54,7 +54,9 @@ const FAMILIES: &[(&str, &str)] = &[
     ),
     (
         "modsecurity",
-        "from ModSecurity, which Weir does not have; use a WAF in front of Weir, or access_by_lua_block",
+        "from ModSecurity, which Weir does not have: put a web application firewall in front, or check requests with \
+         access_by_lua_block; under ingress-nginx, remove the annotations modsecurity-snippet, enable-modsecurity and \
+         enable-owasp-core-rules, and the keys of the ConfigMap with these names",
     ),
     (
         "vhost_traffic_status",

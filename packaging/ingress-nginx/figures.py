@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Figures of Weir, or nginx, under ingress-nginx: changes under load, endpoints, and many Ingress objects.
+
+    figures.py --root DIR --nginx PATH [--changes 100] [--ingresses 1000] [--wake]
+
+The arguments are those of `check.py`. With `--wake` the ConfigMap has `lua_wake_timers`.
+"""
+import argparse
+import http.client
+import json
+import os
+import statistics
+import threading
+import time
+from pathlib import Path
+
+import check
+import client
+
+
+class Load:
+    """Clients that ask for one host until they are stopped: half of them keep their connections."""
+
+    def __init__(self, host, clients):
+        self.host, self.done, self.lock = host, threading.Event(), threading.Lock()
+        self.requests, self.failures, self.slowest = 0, [], 0.0
+        self.threads = [
+            threading.Thread(target=self.run, args=(number % 2 == 0,)) for number in range(clients)
+        ]
+        for one in self.threads:
+            one.start()
+
+    def run(self, keeps):
+        connection = None
+        while not self.done.is_set():
+            problem, begin = None, time.monotonic()
+            try:
+                if connection is None:
+                    connection = http.client.HTTPConnection("127.0.0.1", 80, timeout=20)
+                connection.request("GET", "/", headers={"Host": self.host})
+                response = connection.getresponse()
+                response.read()
+                if response.status != 200:
+                    problem = f"status {response.status}"
+                if not keeps:
+                    connection.close()
+                    connection = None
+            except (OSError, http.client.HTTPException) as error:
+                problem, connection = repr(error), None
+            with self.lock:
+                self.requests += 1
+                self.slowest = max(self.slowest, time.monotonic() - begin)
+                if problem:
+                    self.failures.append(problem)
+
+    def stop(self):
+        self.done.set()
+        for one in self.threads:
+            one.join()
+
+
+def reloads(stage):
+    return stage.output().count("Backend successfully reloaded")
+
+
+def changes_under_load(stage, count):
+    """Adds, changes and removes Ingress objects while clients ask."""
+    trial = check.Trial(stage, "base")
+    trial.ingress({})
+    stage.settle([trial.host])
+    load, before = Load(trial.host, 8), reloads(stage)
+    for number in range(count):
+        changed = check.Trial(stage, f"changed-{number // 2}")
+        if number % 2 == 0:
+            changed.ingress({"proxy-read-timeout": str(60 + number)})
+        else:
+            changed.made.append(f"changed-{number // 2}-0")
+            changed.drop()
+        end = time.monotonic() + 20
+        while reloads(stage) - before <= number and time.monotonic() < end:
+            time.sleep(0.02)
+    load.stop()
+    print(f"{count} changes, {reloads(stage) - before} reloads: {load.requests} requests, "
+          f"{len(load.failures)} failed, slowest {load.slowest * 1000:.0f} ms", load.failures[:3])
+
+
+def effect_of_endpoints(stage, rounds):
+    """How long after a push the other pod answers, as the controller pushes it, and from the change in the cluster."""
+    trial = check.Trial(stage, "moving")
+    stage.service("moving", "127.1.0.1")
+    trial.ingress({}, service="moving")
+    stage.settle([trial.host])
+    pushed, noticed = [], []
+    for number in range(rounds):
+        address, pod = (("127.1.0.2", "w2"), ("127.1.0.1", "w1"))[number % 2]
+        # Within one second the scripts cannot tell two changes apart.
+        time.sleep(1.2 + 0.13 * (number % 7))
+        known = json.loads(trial.get("/configuration/backends", host="x", port=10246).body)
+        for backend in known:
+            if backend["name"] == "default-moving-http":
+                backend["endpoints"] = [{"address": address, "port": str(check.HTTP)}]
+        body = json.dumps(known).encode()
+        begin = time.monotonic()
+        reply = trial.get("/configuration/backends", host="x", port=10246, method="POST", body=body)
+        assert reply.status == 201, reply.status
+        pushed.append(until_all(trial, pod, begin))
+    for number in range(rounds // 2):
+        address, pod = (("127.1.0.2", "w2"), ("127.1.0.1", "w1"))[number % 2]
+        time.sleep(1.5)
+        begin = time.monotonic()
+        stage.service("moving", address)
+        noticed.append(until_all(trial, pod, begin))
+    for name, times in (("from the push", pushed), ("from the change of the object", noticed)):
+        times = [round(one * 1000) for one in times]
+        print(f"endpoints {name}: median {statistics.median(times):.0f} ms, most {max(times)} ms of {len(times)}")
+
+
+def until_all(trial, pod, begin):
+    """Until some requests in a row, on as many connections, reach a pod."""
+    while True:
+        first = time.monotonic()
+        if {trial.get().pod for _ in range(4)} == {pod}:
+            return first - begin
+        if first - begin > 10:
+            raise SystemExit("the change was not noticed")
+
+
+def engine():
+    """Processor time in seconds and memory (PSS) in MB of the engine's processes."""
+    ticks, memory = 0, 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (folder / "cmdline").read_bytes()
+            if b"nginx" not in line or b"ingress-controller" in line or b"python" in line:
+                continue
+            words = (folder / "stat").read_text().rpartition(") ")[2].split()
+            ticks += int(words[11]) + int(words[12])
+            for row in (folder / "smaps_rollup").read_text().splitlines():
+                if row.startswith("Pss:"):
+                    memory += int(row.split()[1])
+        except OSError:
+            continue
+    return ticks / os.sysconf("SC_CLK_TCK"), memory / 1024
+
+
+def many_ingresses(stage, count):
+    """Memory and processor time with many Ingress objects, and for ten changes."""
+    trial = check.Trial(stage, "many")
+    for number in range(count):
+        trial.ingress({"rewrite-target": "/"} if number % 3 == 0 else {}, host=f"h{number}.many.test")
+    begin = time.monotonic()
+    stage.settle(trial.hosts, 300)
+    time.sleep(3)
+    taken, (used, memory) = time.monotonic() - begin, engine()
+    size = Path("/etc/nginx/nginx.conf").stat().st_size
+    print(f"{count} Ingresses, {size / 1e6:.1f} MB of configuration, {taken:.0f} s until settled: {memory:.0f} MB")
+    before = reloads(stage)
+    for number in range(10):
+        changed = check.Trial(stage, "many-more")
+        changed.ingress({"proxy-read-timeout": str(60 + number)}, host="more.many.test")
+        end = time.monotonic() + 60
+        while reloads(stage) - before <= number and time.monotonic() < end:
+            time.sleep(0.05)
+    time.sleep(3)
+    after, memory = engine()
+    print(f"10 changes: {reloads(stage) - before} reloads, {(after - used) / 10:.2f} s of processor each in the running "
+          f"server (tests of the configuration not counted), {memory:.0f} MB")
+    print("a request:", client.fetch("h7.many.test").status)
+
+
+def main():
+    """Runs all of it in namespaces."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--root", required=True)
+    options.add_argument("--nginx", required=True)
+    options.add_argument("--changes", type=int, default=100)
+    options.add_argument("--ingresses", type=int, default=1000)
+    options.add_argument("--wake", action="store_true")
+    options = options.parse_args()
+    folder = check.alone()
+    stage = check.Stage(options, folder)
+    try:
+        if options.wake:
+            stage.change_settings({"http-snippet": "lua_wake_timers configuration_data;"})
+        stage.start()
+        if options.changes:
+            changes_under_load(stage, options.changes)
+        effect_of_endpoints(stage, 20)
+        if options.ingresses:
+            many_ingresses(stage, options.ingresses)
+        print("stopped with", stage.stop())
+    finally:
+        stage.clear()
+
+
+if __name__ == "__main__":
+    main()
