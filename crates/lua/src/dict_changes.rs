@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The changes of one dictionary.
 #[derive(Default)]
 pub(crate) struct DictChanges {
-    /// Whether a timer has ever waited; if not, changes are not counted.
+    /// Whether a timer has ever watched; if not, changes are not counted.
     is_watched: AtomicBool,
     count: AtomicU64,
     /// One for each timer that waits, and those of timers that have ended, which the next one removes.
@@ -42,7 +42,6 @@ impl DictChanges {
     /// Resolves at the next change.
     fn next(&self) -> RemoteReceiver<()> {
         let (sender, receiver) = remote_oneshot::channel();
-        self.is_watched.store(true, Ordering::Relaxed);
         let mut waiting = self.waiting.lock();
         waiting.retain(|one| !one.is_closed());
         waiting.push(sender);
@@ -61,10 +60,19 @@ impl DictWatch {
     pub(crate) fn of(names: &[String], all: &[Arc<SharedDict>]) -> Option<DictWatch> {
         let named = all.iter().filter(|one| names.contains(&one.name));
         let dictionaries: Vec<_> = named.cloned().collect();
-        (!dictionaries.is_empty()).then(|| DictWatch {
+        if dictionaries.is_empty() {
+            return None;
+        }
+        for one in &dictionaries {
+            one.changes.is_watched.store(true, Ordering::Relaxed);
+        }
+        let mut watch = DictWatch {
             dictionaries,
             seen: 0,
-        })
+        };
+        // What was written before counts as seen, and what is written from now on does not.
+        watch.take_changes();
+        Some(watch)
     }
 
     /// Resolves when there were changes since the last time.
