@@ -49,9 +49,24 @@ SETTINGS = {
     "proxy-ssl-location-only": "false",
     "error-log-level": "notice",
 }
+# The pods of services, and the address of one that has another.
+SERVICES = {
+    "web": ["127.1.0.1", "127.1.0.2", "127.1.0.3"],
+    "virtual": ["127.1.0.1"],
+    "canary": ["127.1.0.10"],
+    "errors": ["127.1.0.35"],
+    "half": ["127.1.0.1", "127.1.0.99"],
+    "full": ["127.1.0.40"],
+    "deaf": ["127.1.0.41"],
+    "grpc": ["127.1.0.50"],
+    "empty": [],
+}
+OWN_ADDRESSES = {"virtual": "127.1.0.9"}
 # What a group of cases changes.
 GROUPS = {
     "main": {},
+    # With `use-http2` the controller does not keep connections to the authentication service.
+    "http1": {"use-http2": "false"},
     "global-auth": {"global-auth-url": "http://127.1.0.20:8080/gate"},
     "proxy-protocol": {"use-proxy-protocol": "true"},
     "refused": {},
@@ -98,21 +113,16 @@ class Stage:
         folder.chmod(0o755)
 
     def make_certificates(self):
-        """Those of clients: one by the authority, one by an intermediate one."""
+        """Those of clients: one by the authority, one with two intermediate ones."""
         issue = self.authority.issue
         self.certificates = {"client.test": issue("client.test")}
-        issue("between.test", "basicConstraints=critical,CA:true\n")
-        self.authority.run(
-            "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout deep.test.key -out deep.test.csr "
-            "-subj /CN=deep.test"
-        )
-        self.authority.run(
-            "x509 -req -in deep.test.csr -CA between.test.crt -CAkey between.test.key -CAcreateserial -days 20 "
-            "-out deep.test.crt"
-        )
-        chain = self.authority.folder / "deep.test.crt"
-        chain.write_bytes(chain.read_bytes() + self.file("between.test.crt"))
-        self.certificates["deep.test"] = (chain, self.authority.folder / "deep.test.key")
+        issuer = "ca"
+        for name in ("upper", "lower"):
+            issue(name, "basicConstraints=critical,CA:true\n", issuer)
+            issuer = name
+        chain, key = issue("deep.test", "", issuer)
+        chain.write_bytes(chain.read_bytes() + self.file("lower.crt") + self.file("upper.crt"))
+        self.certificates["deep.test"] = (chain, key)
 
     def file(self, name):
         return (self.authority.folder / name).read_bytes()
@@ -158,15 +168,8 @@ class Stage:
         put("configmaps", "controller", "ingress-nginx", data=self.settings)
         put("configmaps", "tcp", "ingress-nginx", data={"7001": "default/web:7000"})
         put("configmaps", "udp", "ingress-nginx", data={"7002": "default/web:7000"})
-        self.service("web", "127.1.0.1", "127.1.0.2", "127.1.0.3")
-        self.service("virtual", "127.1.0.1", own="127.1.0.9")
-        self.service("canary", "127.1.0.10")
-        self.service("errors", "127.1.0.35")
-        self.service("half", "127.1.0.1", "127.1.0.99")
-        self.service("full", "127.1.0.40")
-        self.service("deaf", "127.1.0.41")
-        self.service("grpc", "127.1.0.50")
-        self.service("empty")
+        for name, addresses in SERVICES.items():
+            self.service(name, *addresses)
 
     def service(self, name, *addresses, own="127.1.1.1"):
         """A service with its endpoints."""
@@ -201,6 +204,9 @@ class Stage:
 
     def start(self, *flags):
         """Starts the controller."""
+        # A new pod begins with the configuration of the image.
+        first = (Path(self.options.root) / "etc/nginx/nginx.conf").read_bytes()
+        Path("/etc/nginx/nginx.conf").write_bytes(first)
         libraries = Path(self.options.root) / "usr/local/lib/lua"
         environment = {
             "PATH": f"{self.folder}/bin:/usr/bin:/bin:/usr/sbin:/sbin",
@@ -270,7 +276,7 @@ class Stage:
         self.settings = {**SETTINGS, **changes}
         self.cluster.put("configmaps", "controller", "ingress-nginx", data=self.settings)
 
-    def settle(self, hosts, seconds=30):
+    def settle(self, hosts, pushed=(), seconds=40):
         """Waits until the configuration has these servers and the scripts know the pods."""
         end = time.monotonic() + seconds
         missing = set(hosts)
@@ -285,10 +291,19 @@ class Stage:
         while time.monotonic() < end:
             time.sleep(2)
             now = self.configuration()
-            if now == before:
+            if now == before and self.knows(pushed):
                 break
             before = now
+        time.sleep(1.2)
         return missing
+
+    def knows(self, pushed):
+        """Whether the controller has pushed these backends."""
+        try:
+            text = client.fetch("x", "/configuration/backends", port=10246).body.decode()
+        except OSError:
+            return False
+        return all(f'"name":"{name}"' in text for name in pushed)
 
 
 class Trial:
@@ -298,13 +313,23 @@ class Trial:
         self.stage, self.name = stage, name
         self.host = name.replace("_", "-") + ".test"
         self.hosts, self.made = [], []
+        # The names under which the scripts know its pods.
+        self.pushed = set()
 
     def ingress(self, annotations, service="web", path="/", kind="Prefix", host=None, tls=False, port="http"):
         """An Ingress with one rule; annotations without their prefix."""
         host = host or self.host
         name = f"{self.name.replace('_', '-')}-{len(self.made)}"
+        if service in SERVICES:
+            # The controller keeps what annotations say of balancing by service: each Ingress has one of its own.
+            own = OWN_ADDRESSES.get(service, "127.1.1.1")
+            self.stage.service(name, *SERVICES[service], own=own)
+            self.pushed |= {f"default-{name}-{port}"} if SERVICES[service] else set()
+            is_virtual, service = service == "virtual", name
+        else:
+            is_virtual = False
         backend = {"service": {"name": service, "port": {"name": port}}}
-        if service == "virtual":
+        if is_virtual:
             number = HTTP if port == "http" else HTTPS
             backend = {"service": {"name": service, "port": {"number": number}}}
         rule = {"host": host, "http": {"paths": [{"path": path, "pathType": kind, "backend": backend}]}}
@@ -454,7 +479,8 @@ def run_group(stage, group, only):
         stage.start("--enable-ssl-passthrough")
     elif not stage.controller:
         stage.start()
-    missing = stage.settle(host for trial, _, _ in trials for host in trial.hosts)
+    hosts = {host for trial, _, _ in trials for host in trial.hosts}
+    missing = stage.settle(hosts, set().union(*(trial.pushed for trial, _, _ in trials)))
     outcomes = []
     for trial, annotations, steps in trials:
         problem = None

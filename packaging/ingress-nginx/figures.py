@@ -97,7 +97,7 @@ def effect_of_endpoints(stage, rounds):
         time.sleep(1.2 + 0.13 * (number % 7))
         known = json.loads(trial.get("/configuration/backends", host="x", port=10246).body)
         for backend in known:
-            if backend["name"] == "default-moving-http":
+            if backend["name"].startswith("default-moving-"):
                 backend["endpoints"] = [{"address": address, "port": str(check.HTTP)}]
         body = json.dumps(known).encode()
         begin = time.monotonic()
@@ -149,7 +149,7 @@ def many_ingresses(stage, count):
     for number in range(count):
         trial.ingress({"rewrite-target": "/"} if number % 3 == 0 else {}, host=f"h{number}.many.test")
     begin = time.monotonic()
-    stage.settle(trial.hosts, 300)
+    stage.settle(trial.hosts, seconds=300)
     time.sleep(3)
     taken, (used, memory) = time.monotonic() - begin, engine()
     size = Path("/etc/nginx/nginx.conf").stat().st_size

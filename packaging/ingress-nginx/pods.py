@@ -195,7 +195,7 @@ class Authority:
             ["openssl", *words.split()], cwd=self.folder, check=True, capture_output=True
         )
 
-    def issue(self, name, extra=""):
+    def issue(self, name, extra="", issuer="ca"):
         """A certificate and its key for a name."""
         (self.folder / "ext").write_text(f"subjectAltName=DNS:{name}\n{extra}")
         self.run(
@@ -203,7 +203,7 @@ class Authority:
             f"-out {name}.csr -subj /CN={name}"
         )
         self.run(
-            f"x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 20 "
+            f"x509 -req -in {name}.csr -CA {issuer}.crt -CAkey {issuer}.key -CAcreateserial -days 20 "
             f"-extfile ext -out {name}.crt"
         )
         return self.folder / f"{name}.crt", self.folder / f"{name}.key"
