@@ -112,15 +112,11 @@ pub(crate) struct RowContext {
 }
 
 impl CoreConf {
-    /// The environment of a worker: `TZ` and the variables of `env` lines, as with nginx, and where Lua looks for its
-    /// libraries: nginx's workers inherit machines that were made before it cleared the environment.
+    /// The environment of a worker: `TZ` and the variables of `env` lines, as with nginx, and before them where Lua's libraries are.
     pub(crate) fn worker_environment(&self) -> Vec<(OsString, OsString)> {
-        let is_named = |name: &str| self.environment.iter().any(|(known, _)| known == name);
-        let lua = ["LUA_PATH", "LUA_CPATH"].into_iter();
-        let lua = lua.filter(|name| !is_named(name));
-        let wanted = self.environment.iter().cloned();
-        wanted
-            .chain(lua.map(|name| (name.into(), None)))
+        let lua = ["LUA_PATH", "LUA_CPATH"].map(|name| (name.into(), None));
+        lua.into_iter()
+            .chain(self.environment.iter().cloned())
             .filter_map(|(name, value)| {
                 // A variable without a value is passed on as this process has it; if it has none, it is left out.
                 Some((name.clone(), value.or_else(|| std::env::var_os(name))?))

@@ -121,7 +121,7 @@ const ALL: &[Forbidden] = &[
                 "writes what it keeps on a thread of the pool",
             ),
             (
-                "crates/modules/src/http/auth_basic.rs",
+                "crates/modules/src/shared/user_file.rs",
                 "reads a password file on a thread of the pool",
             ),
             (
