@@ -111,10 +111,13 @@ fn a_change_wakes_repeated_timers_on_every_loop() {
     let conf = "lua_shared_dict told 1m; lua_shared_dict seen 1m; lua_wake_timers told;
         init_worker_by_lua_block {
             local id = ngx.worker.id()
-            ngx.timer.every(3600, function()
+            local function look()
                 local value = ngx.shared.told:get('key')
                 if value then ngx.shared.seen:set(value .. id, true) end
-            end)
+            end
+            ngx.timer.every(3600, look)
+            -- The first request may come before this loop has a timer.
+            look()
         }
         server { listen 127.0.0.1:%%PORT%%;
             location /tell { content_by_lua_block { ngx.shared.told:set('key', ngx.var.arg_v) ngx.print('told') } }

@@ -112,7 +112,7 @@ pub(crate) struct RowContext {
 }
 
 impl CoreConf {
-    /// The environment of a worker: `TZ` and the variables of `env` lines, as with nginx, and before them where Lua's libraries are.
+    /// The environment of a worker: where Lua's libraries are, `TZ`, and the variables of `env` lines, as with nginx.
     pub(crate) fn worker_environment(&self) -> Vec<(OsString, OsString)> {
         let lua = ["LUA_PATH", "LUA_CPATH"].map(|name| (name.into(), None));
         lua.into_iter()

@@ -57,25 +57,41 @@ fn timer(stack: &LuaStack) -> CallResult {
             values.push(RegistryRef::take(&vm.state, stack));
         }
         vm.timers_pending.set(vm.timers_pending.get() + 1);
-        rt::spawn_named(
-            "lua timer",
-            run_timer(Rc::clone(vm), delay, repeats, values),
-        );
+        // From now on, not from when the task begins: what is written in between must not be missed.
+        let watch = match repeats {
+            true => DictWatch::of(&vm.settings.waking, &vm.dictionaries),
+            false => None,
+        };
+        let interval = TimerInterval {
+            delay,
+            repeats,
+            watch,
+        };
+        rt::spawn_named("lua timer", run_timer(Rc::clone(vm), interval, values));
         stack.push_number(1.0);
         super::ONE
     })?
 }
 
+/// When a timer runs.
+struct TimerInterval {
+    delay: Duration,
+    repeats: bool,
+    /// The dictionaries whose changes make a repeated one run at once.
+    watch: Option<DictWatch>,
+}
+
 /// Waits and calls, repeatedly if it repeats. `values` are the function and its arguments.
-async fn run_timer(vm: Rc<LuaVm>, delay: Duration, repeats: bool, values: Vec<RegistryRef>) {
+async fn run_timer(vm: Rc<LuaVm>, interval: TimerInterval, values: Vec<RegistryRef>) {
+    let TimerInterval {
+        delay,
+        repeats,
+        mut watch,
+    } = interval;
     let values = Rc::new(values);
     // How late the last call was. The next one is due as if it had been on time, so that a repeated
     // timer does not drift.
     let mut late = Duration::ZERO;
-    let mut watch = match repeats {
-        true => DictWatch::of(&vm.settings.waking, &vm.dictionaries),
-        false => None,
-    };
     loop {
         let began = rt::now();
         let pause = delay.saturating_sub(late);
