@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Each annotation of ingress-nginx, on its unchanged controller with Weir as its nginx.
 
-    check.py --root DIR --nginx PATH [--only TEXT] [--group NAME] [--keep]
+    check.py --root DIR --nginx PATH [--only TEXT] [--group NAME] [--keep] [--setting KEY=VALUE]
 
 DIR has the files of the controller's image: `nginx-ingress-controller`, `etc/nginx` with its template and Lua code, and
 `usr/local/lib/lua` with the libraries. PATH is Weir's binary, or nginx's. The objects come from a stand-in for the API
-server (`cluster.py`), the pods are servers on addresses of the loopback network (`pods.py`).
+server (`cluster.py`), the pods are servers on addresses of the loopback network (`pods.py`). `--setting` changes the ConfigMap.
 
 It needs root, and runs in namespaces of its own: nothing outside can be reached, and ports cannot clash.
 """
@@ -536,7 +536,9 @@ def main():
     options.add_argument("--only", default="")
     options.add_argument("--group", default="")
     options.add_argument("--keep", action="store_true")
+    options.add_argument("--setting", action="append", default=[], metavar="KEY=VALUE")
     options = options.parse_args()
+    SETTINGS.update(setting.split("=", 1) for setting in options.setting)
     folder = alone()
     stage = Stage(options, folder)
     outcomes = []

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Figures of Weir, or nginx, under ingress-nginx: changes under load, endpoints, and many Ingress objects.
 
-    figures.py --root DIR --nginx PATH [--changes 100] [--ingresses 1000] [--wake]
+    figures.py --root DIR --nginx PATH [--changes 100] [--ingresses 1000] [--rounds 20] [--wake]
 
 The arguments are those of `check.py`. With `--wake` the ConfigMap has `lua_wake_timers`.
 """
@@ -175,6 +175,7 @@ def main():
     options.add_argument("--nginx", required=True)
     options.add_argument("--changes", type=int, default=100)
     options.add_argument("--ingresses", type=int, default=1000)
+    options.add_argument("--rounds", type=int, default=20)
     options.add_argument("--wake", action="store_true")
     options = options.parse_args()
     folder = check.alone()
@@ -185,7 +186,8 @@ def main():
         stage.start()
         if options.changes:
             changes_under_load(stage, options.changes)
-        effect_of_endpoints(stage, 20)
+        if options.rounds:
+            effect_of_endpoints(stage, options.rounds)
         if options.ingresses:
             many_ingresses(stage, options.ingresses)
         print("stopped with", stage.stop())
