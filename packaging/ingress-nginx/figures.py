@@ -154,17 +154,20 @@ def many_ingresses(stage, count):
     taken, (used, memory) = time.monotonic() - begin, engine()
     size = Path("/etc/nginx/nginx.conf").stat().st_size
     print(f"{count} Ingresses, {size / 1e6:.1f} MB of configuration, {taken:.0f} s until settled: {memory:.0f} MB")
-    before = reloads(stage)
-    for number in range(10):
-        changed = check.Trial(stage, "many-more")
-        changed.ingress({"proxy-read-timeout": str(60 + number)}, host="more.many.test")
-        end = time.monotonic() + 60
-        while reloads(stage) - before <= number and time.monotonic() < end:
-            time.sleep(0.05)
-    time.sleep(3)
-    after, memory = engine()
-    print(f"10 changes: {reloads(stage) - before} reloads, {(after - used) / 10:.2f} s of processor each in the running "
-          f"server (tests of the configuration not counted), {memory:.0f} MB")
+    # Twice: what a reload leaves behind for a while is not what each one adds.
+    for first in (0, 10):
+        before = reloads(stage)
+        for number in range(10):
+            changed = check.Trial(stage, "many-more")
+            changed.ingress({"proxy-read-timeout": str(60 + first + number)}, host="more.many.test")
+            end = time.monotonic() + 60
+            while reloads(stage) - before <= number and time.monotonic() < end:
+                time.sleep(0.05)
+        time.sleep(12)
+        after, memory = engine()
+        print(f"10 changes: {reloads(stage) - before} reloads, {(after - used) / 10:.2f} s of processor each in the running "
+              f"server (tests of the configuration not counted), {memory:.0f} MB", flush=True)
+        used = after
     print("a request:", client.fetch("h7.many.test").status)
 
 

@@ -115,12 +115,10 @@ impl CoreConf {
     /// The environment of a worker: where Lua's libraries are, `TZ`, and the variables of `env` lines, as with nginx.
     pub(crate) fn worker_environment(&self) -> Vec<(OsString, OsString)> {
         let lua = ["LUA_PATH", "LUA_CPATH"].map(|name| (name.into(), None));
-        lua.into_iter()
-            .chain(self.environment.iter().cloned())
-            .filter_map(|(name, value)| {
-                // A variable without a value is passed on as this process has it; if it has none, it is left out.
-                Some((name.clone(), value.or_else(|| std::env::var_os(name))?))
-            })
+        let wanted = lua.into_iter().chain(self.environment.iter().cloned());
+        wanted
+            // A variable without a value is passed on as this process has it; if it has none, it is left out.
+            .filter_map(|(name, value)| Some((name.clone(), value.or(std::env::var_os(name))?)))
             .collect()
     }
 
