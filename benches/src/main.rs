@@ -155,6 +155,11 @@ const TOOLS: &[(&str, &str, Tool)] = &[
         http3::floor::run,
     ),
     (
+        "http3-instructions",
+        "instructions per request over HTTP/3, by callgrind, compared with nginx and with quinn-proto alone",
+        http3::instructions::run,
+    ),
+    (
         "cache-tests",
         "the public conformance suite of HTTP caches; needs node",
         cache_tests::run,

@@ -63,6 +63,7 @@ mod http2_attacks;
 mod http3;
 mod http3_attacks;
 mod http3_client;
+mod http3_upstream;
 mod idle_connections;
 mod init;
 mod keepalive;

@@ -7,7 +7,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use weir_tests::{Scripted, Server, Site, http, is_oracle, skip_on_oracle, whole};
 
 /// The files that configurations here name: an authority, the origin's certificate for `a.example`, and a client's.
-fn with_certificates(site: Site) -> Site {
+pub(crate) fn with_certificates(site: Site) -> Site {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params

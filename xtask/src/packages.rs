@@ -34,6 +34,8 @@ pub const H2LOAD: (&str, &str) = ("h2load", "nghttp2-client");
 pub const CURL: (&str, &str) = ("curl", "curl");
 /// Opens a TUN device.
 pub const SOCAT: (&str, &str) = ("socat", "socat");
+/// Counts instructions.
+pub const VALGRIND: (&str, &str) = ("valgrind", "valgrind");
 /// Makes certificates.
 pub const OPENSSL: (&str, &str) = ("openssl", "openssl");
 /// A cache that is asked by key.

@@ -6,6 +6,7 @@
 mod client;
 mod flood;
 pub(crate) mod floor;
+pub(crate) mod instructions;
 pub(crate) mod life;
 pub(crate) mod path;
 mod relay;
@@ -199,9 +200,10 @@ fn cost(
         }
         clients.run(Duration::from_millis(500))?;
         let (before, began) = (clients.totals, Instant::now());
-        let used = server.cpu_time();
+        let used_before = server.used_time();
         clients.run(Duration::from_secs(bench.seconds.into()))?;
-        let used = server.cpu_time() - used;
+        let used_after = server.used_time();
+        let used = used_after.cpu - used_before.cpu;
         let took = began.elapsed().as_secs_f64();
         let after = clients.totals;
         if after.failed > 0 || clients.lost().0 > 0 {
@@ -214,10 +216,12 @@ fn cost(
         }
         let responses = (after.responses - before.responses) as f64;
         let bytes = (after.bytes - before.bytes) as f64;
+        let outside = used_after.user.saturating_sub(used_before.user);
         println!(
-            "    {:.0} responses/s, {:.1} MB/s",
+            "    {:.0} responses/s, {:.1} MB/s; {:.0} % of the time outside of the kernel",
             responses / took,
-            bytes / took / 1e6
+            bytes / took / 1e6,
+            100.0 * outside.as_secs_f64() / used.as_secs_f64()
         );
         Ok(match row.streams {
             1 => used.as_secs_f64() * 1e3 / (bytes / 1e8),

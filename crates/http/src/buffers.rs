@@ -6,6 +6,8 @@
 
 use std::cell::RefCell;
 
+use bytes::Bytes;
+
 use crate::memory_peak;
 
 /// Buffers that a loop keeps; more than this are freed.
@@ -17,8 +19,53 @@ const KEPT: usize = 8;
 /// A buffer that grew larger than this is not kept, in bytes.
 const LARGEST: usize = 128 * 1024;
 
+/// How much of a file is in memory at a time on its way to a client, in bytes.
+pub(crate) const PIECE: usize = 64 * 1024;
+
+/// Pieces that a loop keeps; more than this are freed.
+const MOST_PIECES: usize = 16;
+
 rt::local! {
     static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    static PIECES: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Memory for a piece of a file: one that an earlier piece has left.
+pub(crate) fn take_piece() -> Vec<u8> {
+    let kept = PIECES.with_borrow_mut(Vec::pop);
+    kept.unwrap_or_else(|| Vec::with_capacity(PIECE))
+}
+
+/// Content whose memory is another piece's once nobody refers to it. The allocator would go through all that is free at each
+/// piece that is (`malloc_consolidate`), and give pages back that the next piece needs.
+pub(crate) fn share_piece(piece: Vec<u8>) -> Bytes {
+    match piece.capacity() {
+        PIECE => Bytes::from_owner(SharedPiece(piece)),
+        _ => piece.into(),
+    }
+}
+
+struct SharedPiece(Vec<u8>);
+
+impl AsRef<[u8]> for SharedPiece {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for SharedPiece {
+    fn drop(&mut self) {
+        let mut piece = std::mem::take(&mut self.0);
+        piece.clear();
+        // While the thread ends its locals may be gone already; then the memory is simply freed.
+        let _ended = PIECES.try_with(|all| {
+            if let Ok(mut all) = all.try_borrow_mut()
+                && all.len() < MOST_PIECES
+            {
+                all.push(piece);
+            }
+        });
+    }
 }
 
 /// An empty buffer, with the capacity that an earlier response gave it.
@@ -29,6 +76,7 @@ pub(crate) fn take_buffer() -> Vec<u8> {
 /// Frees what only a peak of responses needed.
 pub(crate) fn shrink() {
     BUFFERS.with_borrow_mut(|all| all.truncate(KEPT));
+    PIECES.take();
 }
 
 /// Keeps a buffer for the next response, unless it has grown too large or enough are kept.

@@ -70,6 +70,7 @@ pub mod route;
 pub mod stall;
 pub mod status_response;
 mod stream_request;
+mod stream_tasks;
 pub mod subrequest;
 pub mod text;
 pub mod tls;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use net::upstream::{
     GroupOrigin, GroupSettings, KeepaliveSettings, PeerConnection, PeerOutcome, PeerSelection,
-    ReuseTerms, UpstreamGroup, UpstreamServer, UpstreamTimes,
+    PeerStream, ReuseTerms, UpstreamGroup, UpstreamServer, UpstreamTimes,
 };
 use weir_net as net;
 
@@ -78,14 +78,18 @@ async fn request(group: &Arc<UpstreamGroup>, byte: u8, tag: u64) -> bool {
             let stream = net::connect(lease.address(), &options)
                 .await
                 .expect("it listens");
-            PeerConnection::new(net::Transport::plain(stream), ReuseTerms::of(tag))
+            PeerConnection::new(
+                PeerStream::Socket(net::Transport::plain(stream)),
+                ReuseTerms::of(tag),
+            )
         }
     };
     let reused = connection.is_reused();
-    connection.stream.write_all(&[byte]).await.expect("open");
+    let transport = connection.stream.transport().expect("a socket");
+    transport.write_all(&[byte]).await.expect("open");
     if byte != b'q' {
         let mut answer = [0; 16];
-        assert_eq!(connection.stream.read(&mut answer).await.expect("open"), 1);
+        assert_eq!(transport.read(&mut answer).await.expect("open"), 1);
     }
     lease.keep_connection(connection);
     selection.release_peer(lease, PeerOutcome::Ok(UpstreamTimes::default()));

@@ -21,7 +21,7 @@ use super::connection_link::Http3Link;
 use super::limits::Http3Limits;
 use super::our_streams::{LAST_REQUEST, OurStreams};
 use super::stream::Http3Stream;
-use super::stream_task::serve_stream;
+use super::stream_task::serve_streams;
 use super::uni_streams::{ClientUniStreams, is_ordinary_end};
 use crate::client::{ConnectionMobility, HttpClient};
 use crate::client_budget::{KNOWN_AFTER, KNOWN_AFTER_BYTES, SERVED, price};
@@ -190,8 +190,8 @@ impl Http3Connection {
         self.check_keepalive(id);
         // The task inherits the connection's rank: the requests of an unknown client wait behind those of known ones,
         // too.
-        let task = rt::spawn_ranked("http3 stream", link.rank.get(), serve_stream(stream));
-        link.tasks.borrow_mut().push(task);
+        link.tasks
+            .assign_stream(stream, link.rank.get(), serve_streams);
         Ok(())
     }
 
@@ -241,7 +241,7 @@ impl Http3Connection {
         // Only requests that ran to their end: one that the client reset earns nothing.
         link.budget.borrow_mut().earn(served.saturating_mul(SERVED));
         if link.has_ended_tasks.take() {
-            link.tasks.borrow_mut().retain(|task| !task.is_finished());
+            link.tasks.forget_ended(link.streams.borrow().len());
         }
         // From here on the loop may close the connection to make room, as it may an idle one of HTTP/1.
         let control = &link.client.control;
@@ -270,9 +270,7 @@ impl Http3Connection {
     fn set_rank(&self, rank: rt::TaskRank) {
         self.link.rank.set(rank);
         rt::set_rank(rank);
-        for task in self.link.tasks.borrow().iter() {
-            task.set_rank(rank);
-        }
+        self.link.tasks.set_rank(rank);
     }
 
     fn poll_handshake(&self, context: &mut Context<'_>) {
@@ -415,9 +413,6 @@ impl Drop for Http3Connection {
         // connection that is over ignores the close.
         self.link.quic.close(H3ErrorCode::NO_ERROR.0, b"");
         self.end_streams();
-        let tasks = std::mem::take(&mut *self.link.tasks.borrow_mut());
-        for task in tasks {
-            task.abort();
-        }
+        self.link.tasks.abort_all();
     }
 }

@@ -18,6 +18,7 @@ use crate::client::HttpClient;
 use crate::client_budget::{BudgetSpent, ClientBudget};
 use crate::http_loop::HttpLoop;
 use crate::request::Request;
+use crate::stream_tasks::StreamTasks;
 use crate::virtual_server::LastVirtualServer;
 
 /// How many priorities are kept for streams that have not begun.
@@ -44,7 +45,7 @@ pub(super) struct Http3Link {
     /// The open streams. `http3_max_concurrent_streams` bounds their number.
     pub(super) streams: RefCell<Vec<Rc<Http3Stream>>>,
     /// Their tasks, to be dropped with the connection and to share its rank.
-    pub(super) tasks: RefCell<Vec<rt::JoinHandle<()>>>,
+    pub(super) tasks: StreamTasks<Http3Stream>,
     /// How much the header blocks that wait for the table occupy, in bytes.
     blocked_bytes: Cell<usize>,
     /// Wakes the tasks that wait for the end of the handshake, one each.
@@ -102,7 +103,7 @@ impl Http3Link {
             budget: RefCell::new(ClientBudget::new(rt::now())),
             limits: RefCell::new(limits),
             streams: RefCell::default(),
-            tasks: RefCell::default(),
+            tasks: StreamTasks::default(),
             blocked_bytes: Cell::new(0),
             handshake_waiters: RefCell::default(),
             early_priorities: RefCell::default(),
@@ -282,6 +283,7 @@ impl Http3Link {
     pub(super) fn give_spares(&self) {
         self.spares.take();
         self.last_server.take();
+        self.tasks.end_waiting();
     }
 
     /// The client where it is now: its address changes when it moves to another path (RFC 9000, section 9).

@@ -27,7 +27,7 @@ pub(super) fn decode_head(
     link: &Http3Link,
     stream: u64,
     block: &[u8],
-) -> Result<Option<Box<Http3Start>>, H3Error> {
+) -> Result<Option<Http3Start>, H3Error> {
     let site = link.http.site();
     let core = &site.server(link.client.first_server()).core;
     let limits = request_limits(core);
@@ -75,10 +75,10 @@ pub(super) fn decode_head(
     if verdict.is_err() {
         link.spend(price::STREAM)?;
     }
-    Ok(Some(Box::new(Http3Start {
+    Ok(Some(Http3Start {
         request,
         verdict,
         facts,
         priority,
-    })))
+    }))
 }

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use proto::h3::frame;
 
 use super::stream::Http3Stream;
+use crate::buffers;
 use crate::client_stream::ClientStream;
 use crate::ledger::LedgerPhase;
 use crate::limit_rate::RateLimit;
@@ -22,14 +23,22 @@ use crate::response_section::{
 };
 use crate::response_send::{ResponseSendError, aio_pool, file_error, is_undecided};
 
-/// How much of a file is read at a time, in bytes: each stream of a slow client holds as much memory.
-const PIECE: u64 = 64 * 1024;
+/// Content up to this size is copied behind the head of its frame, in bytes. More is cheaper as a piece of its own: what is
+/// kept in memory is then only counted once more, and a head alone is so small that the allocator has one at hand.
+const COPIED: usize = 512;
 
-/// Content up to this size is copied behind the head of its frame, in bytes. More is cheaper as a piece of its own.
-const COPIED: usize = 1024;
+/// Up to this size a file is read before the head is handed over, in bytes: then all leaves together.
+const READ_AT_ONCE: u64 = 32 * 1024;
 
-/// About how much the head of a response takes, in bytes.
-const HEAD_SIZE: usize = 256;
+/// What has become of a response that was to be sent at once.
+enum AtOnce {
+    /// It has been handed over, with its end.
+    Sent,
+    /// The stream has taken a part of it.
+    Left([Bytes; 2]),
+    /// It is not at hand, or too large.
+    Not,
+}
 
 /// Sends one response.
 pub(super) struct Http3Sender<'a> {
@@ -55,7 +64,7 @@ impl<'a> Http3Sender<'a> {
             pace: RateLimit::of_request(request, &site),
             left: None,
             may_have_trailers: false,
-            out: Vec::with_capacity(HEAD_SIZE),
+            out: buffers::take_buffer(),
         }
     }
 
@@ -67,6 +76,18 @@ impl<'a> Http3Sender<'a> {
             ResponseLength::Length(length) => Some(length),
             ResponseLength::Unknown => None,
         };
+        match self.send_at_once(request) {
+            AtOnce::Sent => return Ok(()),
+            AtOnce::Left(parts) => {
+                for part in parts {
+                    self.hand_over(request, part).await?;
+                }
+                request.times.body_bytes_sent += self.left.unwrap_or(0);
+                self.stream.end_response();
+                return Ok(());
+            }
+            AtOnce::Not => {}
+        }
         let has_content = length != ResponseLength::None;
         let (mut first, mut failed) = (None, None);
         if has_content && is_undecided(&request.out.body) {
@@ -99,6 +120,50 @@ impl<'a> Http3Sender<'a> {
             self.send_content(request, first).await?;
         }
         self.end(request).await
+    }
+
+    /// Hands over head, content and end with one call, if the content is in memory, or a small file that is at hand. Most
+    /// responses end here.
+    fn send_at_once(&mut self, request: &mut Request) -> AtOnce {
+        let Some(length) = self.left else {
+            return AtOnce::Not;
+        };
+        let has_trailers = !request.out.trailers.is_empty() || may_have_trailers(request);
+        if self.pace.is_some() || has_trailers {
+            return AtOnce::Not;
+        }
+        let content = match &mut request.out.body {
+            _ if length == 0 => Some(Bytes::new()),
+            ResponseBody::Bytes(bytes) if bytes.len() as u64 == length => {
+                Some(std::mem::take(bytes))
+            }
+            ResponseBody::File(range) if range.length == length => read_at_once(range),
+            _ => None,
+        };
+        let Some(content) = content else {
+            return AtOnce::Not;
+        };
+        request.out.body = ResponseBody::Empty;
+        self.write_head(request);
+        if length > 0 {
+            frame::write_data_head(length, &mut self.out);
+        }
+        let mut parts = match content.len() <= COPIED {
+            true => {
+                self.out.extend_from_slice(&content);
+                [self.take_out(), Bytes::new()]
+            }
+            false => [self.take_out(), content],
+        };
+        let written = |parts: &[Bytes; 2]| (parts[0].len() + parts[1].len()) as u64;
+        let all = written(&parts);
+        let is_all = self.stream.try_finish(&mut parts);
+        request.times.bytes_sent += all - written(&parts);
+        if !is_all {
+            return AtOnce::Left(parts);
+        }
+        request.times.body_bytes_sent += length;
+        AtOnce::Sent
     }
 
     fn write_head(&mut self, request: &mut Request) {
@@ -247,7 +312,7 @@ impl<'a> Http3Sender<'a> {
             .map_or(range.length, |left| range.length.min(left));
         let end = range.offset + length;
         while offset < end {
-            let want = (end - offset).min(PIECE) as usize;
+            let want = (end - offset).min(buffers::PIECE as u64) as usize;
             let want = self.allowance(request, want).await?;
             let piece = self.read_piece(request, &range, offset, want).await?;
             offset += piece.len() as u64;
@@ -264,7 +329,10 @@ impl<'a> Http3Sender<'a> {
         offset: u64,
         want: usize,
     ) -> Result<Bytes, ResponseSendError> {
-        let mut piece = Vec::with_capacity(want);
+        let mut piece = match want > buffers::PIECE / 4 {
+            true => buffers::take_piece(),
+            false => Vec::with_capacity(want),
+        };
         match range.file.try_read_into(&mut piece, want, offset) {
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
@@ -280,7 +348,7 @@ impl<'a> Http3Sender<'a> {
         }
         match piece.is_empty() {
             true => Err(ResponseSendError::Body(BodyError::FileTruncated)),
-            false => Ok(piece.into()),
+            false => Ok(buffers::share_piece(piece)),
         }
     }
 
@@ -289,8 +357,15 @@ impl<'a> Http3Sender<'a> {
         if self.out.is_empty() {
             return Ok(());
         }
-        let out = Bytes::from(std::mem::take(&mut self.out));
+        let out = self.take_out();
         self.hand_over(request, out).await
+    }
+
+    /// The frames that were written, in memory of just their size: the stream keeps it until the client has them.
+    fn take_out(&mut self) -> Bytes {
+        let out = Bytes::copy_from_slice(&self.out);
+        self.out.clear();
+        out
     }
 
     /// Hands bytes over to the stream, as fast as it takes them.
@@ -353,4 +428,23 @@ impl<'a> Http3Sender<'a> {
             }
         }
     }
+}
+
+impl Drop for Http3Sender<'_> {
+    fn drop(&mut self) {
+        buffers::give_buffer(std::mem::take(&mut self.out));
+    }
+}
+
+/// A small file, if it can be read without waiting.
+fn read_at_once(range: &FileRange) -> Option<Bytes> {
+    if range.length > READ_AT_ONCE || range.file.is_direct() {
+        return None;
+    }
+    let mut content = Vec::with_capacity(range.length as usize);
+    let read = range
+        .file
+        .try_read_into(&mut content, range.length as usize, range.offset);
+    // A shorter one is an error, which the slower path finds again.
+    (read.ok()? as u64 == range.length).then(|| content.into())
 }

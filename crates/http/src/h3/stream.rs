@@ -99,7 +99,7 @@ enum InputEnd {
 enum HeadProgress {
     Expected,
     /// It has been decoded and not been taken.
-    Decoded(Box<Http3Start>),
+    Decoded(Http3Start),
     Taken,
 }
 
@@ -151,7 +151,7 @@ impl Http3Stream {
     pub(super) fn poll_head(
         &self,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Box<Http3Start>, Http3StreamOver>> {
+    ) -> Poll<Result<Http3Start, Http3StreamOver>> {
         let mut side = self.receive.borrow_mut();
         loop {
             match std::mem::replace(&mut side.head, HeadProgress::Taken) {
@@ -194,8 +194,9 @@ impl Http3Stream {
                 }
                 let block = side.waiting.take().unwrap_or_default();
                 self.link.release_blocked(block.len());
-                self.take_block(side, &block)
-                    .map_err(|error| self.refuse(&error))?;
+                let taken = self.take_block(&mut side.head, &mut side.trailers, &block);
+                // It was waited for.
+                side.waiting = taken.map_err(|error| self.refuse(&error))?;
                 return Poll::Ready(Ok(ReadStep::Some));
             }
             match side.end {
@@ -267,9 +268,8 @@ impl Http3Stream {
                     self.link
                         .of_use
                         .set(self.link.of_use.get() + block.len() as u64);
-                    // The reader keeps the block if it came in pieces.
-                    let block = block.to_vec();
-                    self.take_block(side, &block)?;
+                    side.waiting = self.take_block(&mut side.head, &mut side.trailers, block)?;
+                    side.reader.shrink();
                     break true;
                 }
                 H3Event::Unknown { kind, .. } => {
@@ -291,33 +291,40 @@ impl Http3Stream {
         Ok(is_something)
     }
 
-    /// Decodes a header block: the head first, then the trailers. One that is blocked is kept.
-    fn take_block(&self, side: &mut ReceiveSide, block: &[u8]) -> Result<(), H3Error> {
-        let outcome = match side.head {
+    /// Decodes a header block: the head first, then the trailers. Returns one that is blocked, to be kept.
+    fn take_block(
+        &self,
+        head: &mut HeadProgress,
+        trailers: &mut Fields,
+        block: &[u8],
+    ) -> Result<Option<Vec<u8>>, H3Error> {
+        let is_decoded = match head {
             HeadProgress::Expected => match decode_head(&self.link, self.id, block)? {
                 Some(start) => {
                     // A PRIORITY_UPDATE frame overrides the request's own field (RFC 9218, section 7).
                     if let Some(priority) = start.priority.filter(|_| !self.has_priority.get()) {
                         self.set_priority(priority);
                     }
-                    side.head = HeadProgress::Decoded(start);
-                    Some(())
+                    *head = HeadProgress::Decoded(start);
+                    true
                 }
-                None => None,
+                None => false,
             },
-            HeadProgress::Decoded(_) | HeadProgress::Taken => self.take_trailers(side, block)?,
+            HeadProgress::Decoded(_) | HeadProgress::Taken => {
+                self.take_trailers(trailers, block)?
+            }
         };
         self.link.send_acknowledgements();
-        side.reader.shrink();
-        if outcome.is_none() {
-            self.link.spend(price::BLOCKED)?;
-            self.link.reserve_blocked(block.len())?;
-            side.waiting = Some(block.to_vec());
+        if is_decoded {
+            return Ok(None);
         }
-        Ok(())
+        self.link.spend(price::BLOCKED)?;
+        self.link.reserve_blocked(block.len())?;
+        Ok(Some(block.to_vec()))
     }
 
-    fn take_trailers(&self, side: &mut ReceiveSide, block: &[u8]) -> Result<Option<()>, H3Error> {
+    /// Decodes the trailers. `false`: their block is blocked.
+    fn take_trailers(&self, fields: &mut Fields, block: &[u8]) -> Result<bool, H3Error> {
         let site = self.link.http.site();
         let limits = list_limits(&site.server(self.link.client.first_server()).core);
         let mut trailers = TrailerReader::new();
@@ -326,9 +333,9 @@ impl Http3Stream {
             .decode(self.id, block, limits, |field| trailers.add_field(field))
             .map_err(block_error)?;
         match outcome {
-            SectionOutcome::Blocked => return Ok(None),
+            SectionOutcome::Blocked => return Ok(false),
             SectionOutcome::Decoded(decoded) if trailers.is_valid && !decoded.too_large => {
-                side.trailers = trailers.fields;
+                *fields = trailers.fields;
             }
             SectionOutcome::Decoded(_) => {
                 return Err(H3Error::stream(
@@ -337,7 +344,7 @@ impl Http3Stream {
                 ));
             }
         }
-        Ok(Some(()))
+        Ok(true)
     }
 
     /// Reads as much as may be kept before a handler asks for it.
@@ -532,6 +539,22 @@ impl Http3Stream {
             QuicStreamError::Closed(_) => self.close_by_client(),
         }
         Http3StreamOver
+    }
+
+    /// Hands over the last bytes of the response and its end, if all of them are taken now. What is left in `parts` else goes the
+    /// way of [`Http3Stream::poll_write`] and [`Http3Stream::end_response`].
+    pub(super) fn try_finish(&self, parts: &mut [Bytes]) -> bool {
+        // Interim responses come first.
+        if self.is_ended.get() || !self.unsent.borrow().is_empty() {
+            return false;
+        }
+        let length = |parts: &[Bytes]| parts.iter().map(Bytes::len).sum::<usize>();
+        let before = length(parts);
+        let is_all = self.send.borrow_mut().finish_with(parts) == Ok(true);
+        self.is_ended.set(is_all);
+        let sent = before - length(parts);
+        self.link.sent.set(self.link.sent.get() + sent as u64);
+        is_all
     }
 
     /// Ends our side. What was written is still delivered.

@@ -23,6 +23,7 @@ use crate::stream_request::{
     ConnectProtocol, StreamHeadFacts, announced_length, debug_head, misdirected, refusal_of,
     refuse_websocket,
 };
+use crate::stream_tasks::StreamTask;
 
 /// Closes the stream however its task ends: a panic or an abort must not leave it open for the client.
 struct OpenHttp3Stream(Rc<Http3Stream>);
@@ -40,8 +41,21 @@ impl Drop for OpenHttp3Stream {
     }
 }
 
+/// Serves one stream of a connection after another.
+pub(super) async fn serve_streams(serving: Rc<StreamTask<Http3Stream>>) {
+    loop {
+        let stream = serving.next().await;
+        let link = Rc::clone(&stream.link);
+        serve_stream(stream).await;
+        // The connection may be over: it has aborted its tasks then, and would not do so again.
+        if link.is_over.get() || !link.tasks.keep_task(&serving) {
+            return;
+        }
+    }
+}
+
 /// Serves the request of a stream, from its first byte to its last log line.
-pub(super) async fn serve_stream(stream: Rc<Http3Stream>) {
+async fn serve_stream(stream: Rc<Http3Stream>) {
     let open = OpenHttp3Stream(Rc::clone(&stream));
     let Some(start) = read_head(&stream).await else {
         return;
@@ -51,7 +65,7 @@ pub(super) async fn serve_stream(stream: Rc<Http3Stream>) {
         verdict,
         mut facts,
         priority: _,
-    } = *start;
+    } = start;
     facts.has_content = stream.may_have_content();
     let link = &stream.link;
     // An attacker with a copy of the packets can send them again before the handshake is complete. What such a repetition may
@@ -91,7 +105,7 @@ fn is_safe(method: Method) -> bool {
 }
 
 /// Reads the head of the request. `None`: there will be no request; why has been logged, and the stream is reset.
-async fn read_head(stream: &Rc<Http3Stream>) -> Option<Box<Http3Start>> {
+async fn read_head(stream: &Rc<Http3Stream>) -> Option<Http3Start> {
     let link = &stream.link;
     let timeout: Duration = link.limits.borrow().header_timeout;
     let timer = rt::Timer::new();

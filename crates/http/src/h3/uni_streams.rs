@@ -264,6 +264,6 @@ pub(super) fn is_ordinary_end(closed: &QuicClosed) -> bool {
     match closed {
         QuicClosed::Here | QuicClosed::TimedOut => true,
         QuicClosed::ByApplication(code) => *code == H3ErrorCode::NO_ERROR.0 || *code == 0,
-        QuicClosed::ByTransport(..) | QuicClosed::Reset => false,
+        QuicClosed::ByTransport(..) | QuicClosed::Reset | QuicClosed::Unreachable => false,
     }
 }

@@ -3,12 +3,14 @@
 use std::io;
 
 use net::upstream::{
-    HandshakeParameters, PeerConnection, PeerLease, ReuseTerms, ServerChoice, UpstreamTlsError,
+    HandshakeParameters, PeerConnection, PeerLease, PeerStream, ReuseTerms, ServerChoice,
+    UpstreamTlsError,
 };
 use net::{ConnectSettings, Transport};
 use rt::net::SocketAddress;
 
 use super::exchange_log::{self, ExchangeStage};
+use super::http3_connection;
 use super::no_response::NoResponse;
 use super::protocol::UpstreamProtocol;
 use super::retry::TryFailure;
@@ -24,6 +26,8 @@ pub(super) struct PeerConnector {
     tls: Option<Box<HandshakeParameters>>,
     /// The local address of `…_bind`.
     local: Option<SocketAddress>,
+    /// Connections are of QUIC.
+    quic: bool,
 }
 
 impl PeerConnector {
@@ -38,7 +42,13 @@ impl PeerConnector {
             Box::new(settings.secure.handshake_parameters(request, host, dialect))
         });
         let local = local_address(request, settings);
-        PeerConnector { tag, tls, local }
+        let quic = protocol.uses_quic();
+        PeerConnector {
+            tag,
+            tls,
+            local,
+            quic,
+        }
     }
 
     /// Applies a script's choice of connection parameters, for this try and later ones.
@@ -65,12 +75,20 @@ impl PeerConnector {
         let reuse = ReuseTerms {
             tag: self.tag,
             dialect: protocol.dialect(),
-            secure: self.tls.as_deref().map_or(0, HandshakeParameters::key),
+            secure: match (self.tls.as_deref(), self.quic) {
+                (None, _) => 0,
+                (Some(tls), false) => tls.key(),
+                // A QUIC connection cannot move to another loop.
+                (Some(tls), true) => http3_connection::key_on_this_loop(tls.key()),
+            },
         };
-        if !protocol.is_tunnel()
-            && let Some(connection) = lease.take_idle_connection(reuse).await
-        {
-            return Ok(connection);
+        if !protocol.is_tunnel() {
+            // It ends: each turn takes a connection out of the pool.
+            while let Some(connection) = lease.take_idle_connection(reuse).await {
+                if !self.quic || connection.stream.begin_exchange().await {
+                    return Ok(connection);
+                }
+            }
         }
         // With `keepalive` this is rare, so its state is boxed and does not enlarge the future of every exchange.
         Box::pin(self.open(request, settings, lease, reuse)).await
@@ -84,6 +102,9 @@ impl PeerConnector {
         lease: &PeerLease,
         reuse: ReuseTerms,
     ) -> Result<Box<PeerConnection>, TryFailure> {
+        if self.quic {
+            return self.open_quic(request, settings, lease, reuse).await;
+        }
         let mut options = ConnectSettings {
             timeout: settings.connect_timeout,
             keepalive: settings.socket_keepalive,
@@ -100,7 +121,7 @@ impl PeerConnector {
                     request.ledger.enter(LedgerPhase::UpstreamTls);
                     handshake(request, settings, &mut transport, tls).await?;
                 }
-                Ok(PeerConnection::new(transport, reuse))
+                Ok(PeerConnection::new(PeerStream::Socket(transport), reuse))
             }
             // Logged later, together with the decision about another try.
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
@@ -108,6 +129,41 @@ impl PeerConnector {
             }
             Err(error) => {
                 exchange_log::connect_failed(request, lease.address(), &error);
+                Err(TryFailure::Broken)
+            }
+        }
+    }
+}
+
+impl PeerConnector {
+    /// Makes a new QUIC connection, and opens the exchange's stream on it.
+    async fn open_quic(
+        &self,
+        request: &mut Request,
+        settings: &UpstreamSettings,
+        lease: &PeerLease,
+        reuse: ReuseTerms,
+    ) -> Result<Box<PeerConnection>, TryFailure> {
+        let doing = ExchangeStage::Handshaking;
+        let (Some(tls), SocketAddress::Inet(to)) = (&self.tls, lease.address()) else {
+            let line = "HTTP/3 needs an https:// URL and a server with an IP address";
+            exchange_log::log_exchange_failure(request, line, ExchangeStage::Connecting);
+            return Err(TryFailure::Final(NoResponse::new(500)));
+        };
+        request.ledger.enter(LedgerPhase::UpstreamTls);
+        let connecting =
+            settings
+                .secure
+                .connect_quic(*to, self.local.as_ref(), tls, settings.connect_timeout);
+        let connected = connecting
+            .await
+            .map_err(|error| handshake_failure(request, error, doing))?;
+        let stream = http3_connection::begin(connected);
+        match stream.begin_exchange().await {
+            true => Ok(PeerConnection::new(stream, reuse)),
+            false => {
+                let line = "upstream closed the quic connection";
+                exchange_log::log_exchange_failure(request, line, doing);
                 Err(TryFailure::Broken)
             }
         }
@@ -125,17 +181,27 @@ async fn handshake(
     let handshake = settings
         .secure
         .handshake(transport, tls, settings.connect_timeout);
-    match handshake.await {
-        Ok(()) => Ok(()),
-        Err(UpstreamTlsError::TimedOut) => Err(TryFailure::TimedOut(doing)),
-        Err(UpstreamTlsError::Peer(line)) => {
+    handshake
+        .await
+        .map_err(|error| handshake_failure(request, error, doing))
+}
+
+/// Logs why a handshake failed, as far as that is not logged later.
+fn handshake_failure(
+    request: &Request,
+    error: UpstreamTlsError,
+    doing: ExchangeStage,
+) -> TryFailure {
+    match error {
+        UpstreamTlsError::TimedOut => TryFailure::TimedOut(doing),
+        UpstreamTlsError::Peer(line) => {
             exchange_log::log_exchange_failure(request, line, doing);
-            Err(TryFailure::Broken)
+            TryFailure::Broken
         }
         // Something is wrong with this server's configuration, so other upstreams would fail in the same way.
-        Err(UpstreamTlsError::Ours(line)) => {
+        UpstreamTlsError::Ours(line) => {
             exchange_log::log_exchange_failure(request, line, doing);
-            Err(TryFailure::Final(NoResponse::new(500)))
+            TryFailure::Final(NoResponse::new(500))
         }
     }
 }

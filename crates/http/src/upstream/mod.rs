@@ -9,7 +9,7 @@
 //! handler (modules/http/proxy) → ExchangePlan { settings, target, protocol }
 //!   exchange          tries: server → (queue) → connection → request → head → (another try …)
 //!     exchange_target the group of the plan, and the input of its balancer
-//!     connect         an idle connection, or a new one, with TLS
+//!     connect         an idle connection, or a new one, with TLS or over QUIC (http3_connection)
 //!     transmit        the request: head, and body from memory, a file or the client (request_content)
 //!     response_head   the response's head; interim responses are passed on (interim_response)
 //!     retry           pure: whether a failed try is repeated on another server
@@ -34,6 +34,7 @@ pub mod exchange;
 mod exchange_log;
 mod exchange_target;
 mod explained;
+mod http3_connection;
 pub(crate) mod interim_response;
 mod no_response;
 pub mod protocol;

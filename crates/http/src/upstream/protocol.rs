@@ -38,6 +38,11 @@ pub trait UpstreamProtocol {
         ""
     }
 
+    /// Whether the connection is one of QUIC, with a stream for each exchange, whose end is that of the request or the response.
+    fn uses_quic(&self) -> bool {
+        false
+    }
+
     /// The host for TLS, whose name the certificate must have unless the settings name another; `None`: no TLS.
     fn secure_host(&self) -> Option<&BStr> {
         None

@@ -345,7 +345,9 @@ impl ResponseReader {
         match self.exchange.protocol.end_of_input() {
             Ok(()) => {
                 self.state = ReaderState::Ended;
-                self.end(request, false);
+                // What has ended is the stream of one exchange, or the connection.
+                let is_stream = self.exchange.protocol.uses_quic();
+                self.end(request, is_stream);
             }
             Err(fault) => {
                 exchange_log::invalid_response(request, &fault.message, ExchangeStage::ReadingBody);

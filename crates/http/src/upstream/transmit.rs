@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use host::error_log::LogLevel;
-use net::Transport;
+use net::upstream::PeerStream;
 use proto::fields::Fields;
 use rt::file::File;
 
@@ -247,7 +247,7 @@ impl RequestTransmit {
     pub(super) fn poll(
         &mut self,
         request: &mut Request,
-        stream: &Transport,
+        stream: &PeerStream,
         protocol: &mut dyn UpstreamProtocol,
         context: &mut Context<'_>,
     ) -> Result<TransmitProgress, SendFailure> {
@@ -291,7 +291,7 @@ impl RequestTransmit {
             }
             if self.stage != TransmitStage::Filling {
                 // With TLS, accepted bytes may still be in the session's buffer.
-                return match stream.poll_flush(context) {
+                return match stream.poll_end_request(context) {
                     Poll::Ready(Ok(())) => Ok(TransmitProgress::Done),
                     Poll::Ready(Err(error)) => Err(SendFailure::Peer(error)),
                     Poll::Pending => Ok(self.busy(before)),

@@ -64,7 +64,10 @@ impl UpstreamTunnel {
         let Some(link) = &self.exchange.current.link else {
             return Ok(());
         };
-        let stream = &link.connection.stream;
+        // QUIC carries no tunnels: its protocol never asks for one.
+        let Some(stream) = link.connection.stream.transport() else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
         loop {
             // What is waiting goes first. No more is taken from the client before that, so the buffer cannot grow.
             while self.carried < self.from_client.len() {

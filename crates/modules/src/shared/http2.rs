@@ -7,25 +7,20 @@
 
 use std::ops::Range;
 
-use bstr::{BStr, BString, ByteSlice};
+use bstr::{BStr, BString};
 use http::Request;
 use http::upstream::{
     CarriedState, ChunkPiece, ContentLength, HeadProgress, NoResponse, ProtocolFault,
-    RequestLength, RequestTraits, UpstreamProtocol,
+    RequestLength, RequestTraits, ShownFields, UpstreamProtocol,
 };
 use proto::KnownField;
 use proto::fields::Fields;
-use proto::h1::response::{FIRST_WINS, UNIQUE};
 use proto::h2::client::{ClientError, H2ClientConnection, OutgoingHead, ResponseEvent};
 use proto::h2::frame::{self, FrameHead, HEAD_LENGTH, MAX_FRAME_SIZE_DEFAULT};
-use proto::h2::hpack::DecodedField;
 use proto::h2::{ErrorCode, rules};
-use proto::message::{Method, ResponseFraming, ResponseHead, parse_length};
+use proto::message::ResponseHead;
 
-use super::gateway::response::framing_fault;
-
-/// The maximum size of the fields of a response, in bytes as RFC 9113 counts them (section 6.5.2).
-const MAX_LIST: usize = 128 * 1024;
+use super::stream_response::{MAX_LIST, StreamResponse, check_trailer, store_field};
 
 /// How much of a fixed body is framed at a time, in bytes.
 const PIECE: usize = 64 * 1024;
@@ -56,6 +51,37 @@ impl Http2Request {
         } else if !rules::is_connection_specific(known, value) {
             self.fields.push(name, value);
         }
+    }
+
+    /// Has the module fill it in, and returns what content it announces.
+    pub(crate) fn fill(
+        &mut self,
+        profile: &mut impl Http2Profile,
+        request: &mut Request,
+        content: RequestLength,
+    ) -> Result<RequestLength, NoResponse> {
+        profile.fill_request(request, content, self)?;
+        // For the error log, which shows the request to the server.
+        let record = request.upstream.get_or_make();
+        record.target.extend_from_slice(&self.path);
+        Ok(match &self.content {
+            Some(content) => RequestLength::Length(content.len() as u64),
+            None => content,
+        })
+    }
+
+    /// What the server gets, for `weir explain`.
+    pub(crate) fn shown_fields(&self) -> ShownFields {
+        let pseudo = [
+            (":method", self.method.clone()),
+            (":scheme", self.scheme.into()),
+            (":authority", self.authority.clone()),
+            (":path", self.path.clone()),
+        ];
+        let pseudo = pseudo.into_iter().map(|(name, value)| (name.into(), value));
+        let fields = self.fields.iter();
+        let fields = fields.map(|(name, value)| (name.into(), value.into()));
+        pseudo.chain(fields).collect()
     }
 }
 
@@ -105,11 +131,7 @@ pub(crate) struct Http2Exchange<S> {
     /// How much of the fixed body has been framed on this connection, in bytes. Another try starts
     /// over.
     framed: u64,
-    length: ContentLength,
-    /// Content of the response still expected, if its length is known.
-    remaining: Option<u64>,
-    /// Fields after the content; gRPC's status is among them.
-    trailers: Fields,
+    response: StreamResponse,
     /// The beginning of an incomplete frame. The exchange hands out input only once, so an
     /// incomplete rest has to be kept here.
     partial_frame: Vec<u8>,
@@ -127,9 +149,7 @@ impl<S: Http2Profile> Http2Exchange<S> {
             content: RequestLength::None,
             client: None,
             framed: 0,
-            length: ContentLength::None,
-            remaining: None,
-            trailers: Fields::new(),
+            response: StreamResponse::default(),
             partial_frame: Vec::new(),
             padding_left: 0,
             is_unusable: false,
@@ -151,68 +171,16 @@ impl<S: Http2Profile> Http2Exchange<S> {
         content.get(from..).unwrap_or_default()
     }
 
-    /// Evaluates a response head. `end`: the stream ended with it.
-    fn accept_head(
-        &mut self,
-        request: &Request,
-        head: &ResponseHead,
-        end: bool,
-        used: usize,
-    ) -> Result<HeadProgress, ProtocolFault> {
-        match head.status {
-            // No `:status` means malformed (RFC 9113, section 8.3.2), and HTTP/2 has no 101
-            // (section 8.6).
-            0 => return Err(ProtocolFault::new("upstream sent no :status header")),
-            101 => return Err(unexpected_status(head.status)),
-            100..200 if end => {
-                return Err(ProtocolFault::new("upstream prematurely closed stream"));
-            }
-            100..200 => return Ok(HeadProgress::Interim(used)),
-            _ => {}
-        }
-        if let Err(bad) = ResponseFraming::of_response(Method::Get, 200, &head.fields) {
-            return Err(ProtocolFault::new(framing_fault(bad, head)));
-        }
-        let announced = head
-            .fields
-            .get_known(KnownField::ContentLength)
-            .and_then(parse_length);
-        // `proxy_method` can make it a HEAD, and so can the client.
-        let is_empty = self.request.method == "HEAD"
-            || request.method.is_head()
-            || matches!(head.status, 204 | 304);
-        (self.length, self.remaining) = match announced {
-            _ if is_empty => (ContentLength::None, None),
-            Some(length) => (ContentLength::Known(length), Some(length)),
-            // The stream ends with its header: it is known that there is no content.
-            None if end => (ContentLength::Known(0), Some(0)),
-            None => (ContentLength::Unknown, None),
-        };
-        Ok(HeadProgress::Complete(used))
-    }
-
-    /// Counts a piece of content against the announced length (RFC 9113, section 8.1.1).
-    fn count_content(&mut self, length: usize) -> Result<(), ProtocolFault> {
-        if let Some(left) = &mut self.remaining {
-            *left = left.checked_sub(length as u64).ok_or_else(|| {
-                ProtocolFault::new(
-                    "upstream sent response body larger than indicated content length",
-                )
-            })?;
-        }
-        Ok(())
-    }
-
     /// Reads one event from the part of the stream that carries content.
     fn content_event(&mut self, input: &[u8]) -> Result<ContentEvent, ProtocolFault> {
-        let mut trailers = std::mem::take(&mut self.trailers);
+        let mut trailers = std::mem::take(&mut self.response.trailers);
         let mut invalid = None;
         let result = self.client()?.next_event(input, |field| {
             invalid = invalid.take().or_else(|| check_trailer(&field));
             trailers.push(field.name, field.value);
         });
         // Taken out above, because the closure would borrow them together with the connection.
-        self.trailers = trailers;
+        self.response.trailers = trailers;
         let (incoming, used) = result.map_err(client_fault)?;
         Ok(match incoming {
             ResponseEvent::More => ContentEvent::More(used),
@@ -221,7 +189,7 @@ impl<S: Http2Profile> Http2Exchange<S> {
                 // The slice lies within the input, so its position there follows from the
                 // addresses.
                 let begin = bytes.as_ptr() as usize - input.as_ptr() as usize;
-                self.count_content(bytes.len())?;
+                self.response.count_content(bytes.len())?;
                 ContentEvent::Data(begin..begin + bytes.len(), used)
             }
             // A second block of fields is the trailers; it has to end the stream (RFC 9113, section 8.1).
@@ -243,9 +211,7 @@ impl<S: Http2Profile> Http2Exchange<S> {
     fn after_end(&mut self, input: &[u8]) -> Result<ChunkPiece, ProtocolFault> {
         // RFC 9113, section 8.1.1: content shorter than announced is malformed, although the stream has ended in
         // order.
-        if self.remaining.is_some_and(|left| left > 0) {
-            return Err(ProtocolFault::new("upstream prematurely closed stream"));
-        }
+        self.response.check_end()?;
         let mut rest = input;
         while !rest.is_empty() {
             match self
@@ -342,30 +308,12 @@ impl<S: Http2Profile> UpstreamProtocol for Http2Exchange<S> {
         content: RequestLength,
         _out: &mut Vec<u8>,
     ) -> Result<(), NoResponse> {
-        self.profile
-            .fill_request(request, content, &mut self.request)?;
-        // For the error log, which shows the request to the server.
-        let record = request.upstream.get_or_make();
-        record.target.extend_from_slice(&self.request.path);
-        self.content = match &self.request.content {
-            Some(content) => RequestLength::Length(content.len() as u64),
-            None => content,
-        };
+        self.content = self.request.fill(&mut self.profile, request, content)?;
         Ok(())
     }
 
-    fn shown_fields(&self, _: &[u8]) -> http::upstream::ShownFields {
-        let request = &self.request;
-        let pseudo = [
-            (":method", request.method.clone()),
-            (":scheme", request.scheme.into()),
-            (":authority", request.authority.clone()),
-            (":path", request.path.clone()),
-        ];
-        let pseudo = pseudo.into_iter().map(|(name, value)| (name.into(), value));
-        let fields = request.fields.iter();
-        let fields = fields.map(|(name, value)| (name.into(), value.into()));
-        pseudo.chain(fields).collect()
+    fn shown_fields(&self, _: &[u8]) -> ShownFields {
+        self.request.shown_fields()
     }
 
     fn begin_request(&mut self, carried: Option<CarriedState>, out: &mut Vec<u8>) {
@@ -436,9 +384,7 @@ impl<S: Http2Profile> UpstreamProtocol for Http2Exchange<S> {
     }
 
     fn begin_response(&mut self) {
-        self.length = ContentLength::None;
-        self.remaining = None;
-        self.trailers.clear();
+        self.response.clear();
         self.partial_frame.clear();
         self.padding_left = 0;
         self.is_unusable = false;
@@ -465,7 +411,11 @@ impl<S: Http2Profile> UpstreamProtocol for Http2Exchange<S> {
             // it again.
             ResponseEvent::More if used == 0 => Ok(HeadProgress::Partial),
             ResponseEvent::More | ResponseEvent::Control => Ok(HeadProgress::Interim(used)),
-            ResponseEvent::Head { end } => self.accept_head(request, head, end, used),
+            ResponseEvent::Head { end } => {
+                // `proxy_method` can make it a HEAD, and so can the client.
+                let is_head = self.request.method == "HEAD" || request.method.is_head();
+                self.response.accept_head(head, is_head, end, used)
+            }
             ResponseEvent::Data { .. } => Err(ProtocolFault::new(
                 "upstream sent unexpected http2 frame: 0",
             )),
@@ -475,7 +425,7 @@ impl<S: Http2Profile> UpstreamProtocol for Http2Exchange<S> {
     }
 
     fn content_length(&self) -> ContentLength {
-        self.length
+        self.response.content_length()
     }
 
     fn read_content(
@@ -520,7 +470,7 @@ impl<S: Http2Profile> UpstreamProtocol for Http2Exchange<S> {
     }
 
     fn trailers(&self) -> Option<&Fields> {
-        Some(&self.trailers)
+        Some(&self.response.trailers)
     }
 
     fn passes_trailers(&self) -> bool {
@@ -550,62 +500,6 @@ impl<S: Http2Profile> UpstreamProtocol for Http2Exchange<S> {
     ) -> bool {
         self.profile.map_field(request, field, value, out)
     }
-}
-
-/// Stores a field of the head; returns a fault if it is invalid.
-fn store_field(field: &DecodedField<'_>, head: &mut ResponseHead) -> Option<ProtocolFault> {
-    if field.name != b":status" {
-        if !is_valid(field) {
-            return Some(invalid_field("header", field));
-        }
-        // The same fields are unique as in HTTP/1, and of the same ones the first counts.
-        let known = KnownField::from_name(field.name);
-        let is_repeated = known.bit() & (FIRST_WINS | UNIQUE) != 0 && head.fields.has(known);
-        if is_repeated && known.bit() & UNIQUE != 0 {
-            let (name, value) = (field.name.as_bstr(), field.value.as_bstr());
-            let message = format!("upstream sent duplicate header line: \"{name}: {value}\"");
-            return Some(ProtocolFault::new(message));
-        }
-        if !is_repeated {
-            head.fields.push(field.name, field.value);
-        }
-        return None;
-    }
-    // RFC 9113, section 8.3: pseudo-headers must not be repeated.
-    if head.status != 0 {
-        return Some(ProtocolFault::new("upstream sent duplicate :status header"));
-    }
-    let status = match field.value {
-        digits if digits.len() == 3 && digits.iter().all(u8::is_ascii_digit) => digits
-            .iter()
-            .fold(0, |n, digit| n * 10 + u16::from(digit - b'0')),
-        _ => 0,
-    };
-    head.status = status;
-    let value = field.value.as_bstr();
-    (status < 100).then(|| ProtocolFault::new(format!("upstream sent invalid :status \"{value}\"")))
-}
-
-/// Checks a trailer field.
-fn check_trailer(field: &DecodedField<'_>) -> Option<ProtocolFault> {
-    (!is_valid(field)).then(|| invalid_field("trailer", field))
-}
-
-/// Whether a field could be passed on to an HTTP/1 client, where a line end would begin another
-/// field.
-fn is_valid(field: &DecodedField<'_>) -> bool {
-    rules::is_name(field.name) && rules::is_value(field.value)
-}
-
-/// The fault of a field.
-fn invalid_field(what: &str, field: &DecodedField<'_>) -> ProtocolFault {
-    let (name, value) = (field.name.as_bstr(), field.value.as_bstr());
-    ProtocolFault::new(format!("upstream sent invalid {what}: \"{name}: {value}\""))
-}
-
-/// The fault of a status that has no place here.
-fn unexpected_status(status: u16) -> ProtocolFault {
-    ProtocolFault::new(format!("upstream sent unexpected :status \"{status}\""))
 }
 
 /// The fault of a stream that the server has reset.

@@ -118,7 +118,7 @@ impl Drop for QuicArrival {
 }
 
 /// A connection that ends if nobody waits for its handshake any more.
-struct UnfinishedHandshake(Cell<Option<Rc<ConnectionLink>>>);
+pub(super) struct UnfinishedHandshake(pub(super) Cell<Option<Rc<ConnectionLink>>>);
 
 impl Drop for UnfinishedHandshake {
     fn drop(&mut self) {

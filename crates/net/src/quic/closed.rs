@@ -17,6 +17,8 @@ pub enum QuicClosed {
     TimedOut,
     /// The peer has lost the connection (a stateless reset).
     Reset,
+    /// Nobody listens at the server's port.
+    Unreachable,
 }
 
 impl fmt::Display for QuicClosed {
@@ -31,6 +33,7 @@ impl fmt::Display for QuicClosed {
             }
             QuicClosed::TimedOut => f.write_str("quic connection timed out"),
             QuicClosed::Reset => f.write_str("client has lost the quic connection"),
+            QuicClosed::Unreachable => f.write_str("quic connection refused"),
         }
     }
 }

@@ -19,6 +19,7 @@ pub struct QuicConnection {
     tls: TlsSession,
     protocol: Vec<u8>,
     drop_code: Cell<u64>,
+    is_retired: Cell<bool>,
 }
 
 impl QuicConnection {
@@ -28,6 +29,7 @@ impl QuicConnection {
             protocol: tls.alpn().unwrap_or_default(),
             tls,
             drop_code: Cell::new(0),
+            is_retired: Cell::new(false),
         })
     }
 
@@ -68,6 +70,9 @@ impl QuicConnection {
         if let Some(closed) = self.closed() {
             return Poll::Ready(Err(closed));
         }
+        if self.link.still_waits(WaitingFor::Accept(dir), context) {
+            return Poll::Pending;
+        }
         let accepted = self.link.core.borrow_mut().streams().accept(dir);
         if let Some(id) = accepted {
             return Poll::Ready(Ok(id));
@@ -81,15 +86,42 @@ impl QuicConnection {
         self: &Rc<Self>,
         context: &mut Context<'_>,
     ) -> Poll<Result<QuicSendStream, QuicClosed>> {
+        let id = std::task::ready!(self.poll_open(Dir::Uni, context))?;
+        Poll::Ready(Ok(QuicSendStream::new(self, id)))
+    }
+
+    /// Opens a bidirectional stream, once the peer allows one more.
+    pub fn poll_open_bidirectional(
+        self: &Rc<Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(QuicSendStream, QuicReceiveStream), QuicClosed>> {
+        let id = std::task::ready!(self.poll_open(Dir::Bi, context))?;
+        Poll::Ready(Ok((
+            QuicSendStream::new(self, id),
+            QuicReceiveStream::new(self, id),
+        )))
+    }
+
+    fn poll_open(&self, dir: Dir, context: &Context<'_>) -> Poll<Result<StreamId, QuicClosed>> {
         if let Some(closed) = self.closed() {
             return Poll::Ready(Err(closed));
         }
-        let opened = self.link.core.borrow_mut().streams().open(Dir::Uni);
+        let opened = self.link.core.borrow_mut().streams().open(dir);
         if let Some(id) = opened {
-            return Poll::Ready(Ok(QuicSendStream::new(self, id)));
+            return Poll::Ready(Ok(id));
         }
-        self.link.wait_for(WaitingFor::Open, context);
+        self.link.wait_for(WaitingFor::Open(dir), context);
         Poll::Pending
+    }
+
+    /// No more streams are to be opened on it: the peer goes away.
+    pub fn retire(&self) {
+        self.is_retired.set(true);
+    }
+
+    /// Whether more streams may be opened.
+    pub fn is_usable(&self) -> bool {
+        !self.is_retired.get() && self.link.closed().is_none()
     }
 
     /// Closes the connection at once, with a code of the application: its streams are abandoned. Later calls change nothing.

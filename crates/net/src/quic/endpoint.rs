@@ -23,6 +23,7 @@ use rt::net::{
 };
 
 use super::arrival_state::ArrivalState;
+use super::closed::QuicClosed;
 use super::connection_ids::{
     IdCipher, IdIssuer, IdOwner, QuicSecret, destination_id, this_process,
 };
@@ -97,7 +98,8 @@ pub struct QuicListener {
 pub(super) struct QuicEndpoint {
     spec: Arc<ListenerSpec>,
     socket: BatchedUdpSocket,
-    log: Logger,
+    /// `None` for a socket of a client.
+    log: Option<Logger>,
     core: RefCell<Endpoint>,
     ids: IdCipher,
     pub(super) owner: IdOwner,
@@ -121,6 +123,8 @@ pub(super) struct QuicEndpoint {
     pub(super) is_accepting: Cell<bool>,
     /// The socket is read; another process reads it otherwise.
     is_reading: Cell<bool>,
+    /// It has one connection, to a server.
+    is_client: bool,
     take: ArrivalTaker,
     send_buffer: RefCell<Vec<u8>>,
 }
@@ -145,17 +149,6 @@ impl QuicEndpoint {
         if settings.steers && spec.options.reuse_port {
             socket_advice::steer(&socket, &ids, &spec, &log);
         }
-        let issuer = IdIssuer {
-            cipher: ids.clone(),
-            owner,
-            member: u8::try_from(member).unwrap_or(u8::MAX),
-        };
-        let mut config = EndpointConfig::new(Arc::new(settings.secret.reset_key()));
-        config
-            .cid_generator(move || Box::new(issuer.clone()))
-            .supported_versions(vec![VERSION])
-            .grease_quic_bit(true);
-        let measures_mtu = !socket.may_fragment();
         let used_tokens = Arc::<UsedTokens>::default();
         let server = server_config(
             HandshakeCrypto::Refuse(0),
@@ -163,28 +156,20 @@ impl QuicEndpoint {
             &used_tokens,
             &quinn_proto::TransportConfig::default,
         );
-        let core = Endpoint::new(Arc::new(config), Some(server), measures_mtu, None);
-        let endpoint = Rc::new(QuicEndpoint {
-            spec,
-            socket,
-            log,
-            core: RefCell::new(core),
-            ids,
-            owner,
-            secret: settings.secret.clone(),
+        let endpoint = QuicEndpoint {
             used_tokens,
-            connections: RefCell::default(),
-            arrivals: RefCell::default(),
-            half_open: Cell::new(0),
-            dirty: RefCell::default(),
-            later: RefCell::default(),
-            is_blocked: Cell::new(false),
-            reader: RefCell::default(),
             retries: Cell::new(settings.retry),
-            is_accepting: Cell::new(true),
-            is_reading: Cell::new(true),
-            take,
-            send_buffer: RefCell::default(),
+            ..QuicEndpoint::new(
+                (socket, spec, owner),
+                &settings.secret,
+                u8::try_from(member).unwrap_or(u8::MAX),
+                Some(server),
+                take,
+            )
+        };
+        let endpoint = Rc::new(QuicEndpoint {
+            log: Some(log),
+            ..endpoint
         });
         loops::register(&endpoint);
         rt::spawn_named("quic", read(Rc::clone(&endpoint)));
@@ -193,6 +178,90 @@ impl QuicEndpoint {
             let _until_aborted = guard;
             std::future::pending::<()>().await;
         }))
+    }
+
+    /// Serves the one connection of a client, over this connected socket.
+    pub(super) fn open_client(socket: OwnedFd) -> io::Result<Rc<QuicEndpoint>> {
+        let socket = BatchedUdpSocket::from_fd(socket, true)?;
+        let address = match socket.local_addr()? {
+            SocketAddress::Inet(address) => address,
+            SocketAddress::Unix(_) => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        let spec = Arc::new(ListenerSpec {
+            address: host::listen::ListenAddress::Udp(address),
+            options: host::listen::ListenOptions::default(),
+        });
+        let place = (socket, spec, loops::next_owner());
+        let take = Rc::new(|_: Rc<QuicEndpoint>, _: Rc<ArrivalState>| {});
+        let endpoint = QuicEndpoint::new(place, &QuicSecret::common(), 0, None, take);
+        let endpoint = Rc::new(endpoint);
+        rt::spawn_named("quic to upstream", read(Rc::clone(&endpoint)));
+        Ok(endpoint)
+    }
+
+    /// Without `server` it takes no clients.
+    fn new(
+        (socket, spec, owner): (BatchedUdpSocket, Arc<ListenerSpec>, IdOwner),
+        secret: &QuicSecret,
+        member: u8,
+        server: Option<Arc<ServerConfig>>,
+        take: ArrivalTaker,
+    ) -> QuicEndpoint {
+        let ids = secret.id_cipher();
+        let issuer = IdIssuer {
+            cipher: ids.clone(),
+            owner,
+            member,
+        };
+        let mut config = EndpointConfig::new(Arc::new(secret.reset_key()));
+        config
+            .cid_generator(move || Box::new(issuer.clone()))
+            .supported_versions(vec![VERSION])
+            .grease_quic_bit(true);
+        let measures_mtu = !socket.may_fragment();
+        let is_client = server.is_none();
+        let core = Endpoint::new(Arc::new(config), server, measures_mtu, None);
+        QuicEndpoint {
+            spec,
+            socket,
+            log: None,
+            core: RefCell::new(core),
+            ids,
+            owner,
+            secret: secret.clone(),
+            used_tokens: Arc::default(),
+            connections: RefCell::default(),
+            arrivals: RefCell::default(),
+            half_open: Cell::new(0),
+            dirty: RefCell::default(),
+            later: RefCell::default(),
+            is_blocked: Cell::new(false),
+            reader: RefCell::default(),
+            retries: Cell::new(false),
+            is_accepting: Cell::new(!is_client),
+            is_reading: Cell::new(true),
+            is_client,
+            take,
+            send_buffer: RefCell::default(),
+        }
+    }
+
+    /// Begins a connection to a server.
+    pub(super) fn connect(
+        self: &Rc<Self>,
+        config: quinn_proto::ClientConfig,
+        to: SocketAddr,
+        name: &str,
+    ) -> Result<Rc<ConnectionLink>, quinn_proto::ConnectError> {
+        let begun = self.core.borrow_mut().connect(rt::now(), config, to, name);
+        let (handle, connection) = begun?;
+        self.half_open.set(self.half_open.get() + 1);
+        let link = ConnectionLink::new(self, handle, connection, Arc::default());
+        self.connections
+            .borrow_mut()
+            .insert(key_of(handle), Rc::clone(&link));
+        link.mark_dirty();
+        Ok(link)
     }
 
     /// The listening socket.
@@ -270,6 +339,10 @@ impl QuicEndpoint {
         let Some(id) = destination_id(datagram.content) else {
             return;
         };
+        // Nobody else shares the socket.
+        if self.is_client {
+            return self.take_datagram(datagram);
+        }
         match self.ids.owner_of(id) {
             Some(owner) if owner != self.owner => {
                 if !loops::forward(&self.secret, owner, datagram) {
@@ -487,6 +560,14 @@ impl QuicEndpoint {
         }
     }
 
+    /// Nobody listens at the server's port. Once a connection is established this proves nothing: anybody can send such a report.
+    fn refuse_handshake(&self) {
+        let links: Vec<Rc<ConnectionLink>> = self.connections.borrow().values().cloned().collect();
+        for link in links.iter().filter(|link| !link.is_connected()) {
+            link.give_up(QuicClosed::Unreachable);
+        }
+    }
+
     fn wake_reader(&self) {
         let waker = self.reader.borrow_mut().take();
         if let Some(waker) = waker {
@@ -588,10 +669,11 @@ async fn read(endpoint: Rc<QuicEndpoint>) {
             if endpoint.is_idle() {
                 return Poll::Ready(());
             }
-            if !grace.is_set() {
+            // A client has a time of its own for its handshake.
+            if !grace.is_set() && !endpoint.is_client {
                 grace.set(HANDSHAKE_GRACE);
             }
-            if grace.poll_expired(context).is_ready() {
+            if grace.is_set() && grace.poll_expired(context).is_ready() {
                 endpoint.give_up_handshakes();
             }
         }
@@ -602,13 +684,19 @@ async fn read(endpoint: Rc<QuicEndpoint>) {
             match endpoint.receive(&endpoint.socket, context) {
                 Poll::Ready(Ok(())) => {}
                 // An error of a UDP socket is one of a datagram that was sent (ICMP), and is reported once.
-                Poll::Ready(Err(error)) if is_of_datagram(&error) => {}
+                Poll::Ready(Err(error)) if is_of_datagram(&error) => {
+                    if endpoint.is_client && error.kind() == io::ErrorKind::ConnectionRefused {
+                        endpoint.refuse_handshake();
+                    }
+                }
                 Poll::Ready(Err(error)) => {
                     let (address, reason) = (&endpoint.spec.address, ErrnoText(&error));
-                    endpoint.log.log_plain(
-                        LogLevel::Alert,
-                        format_args!("reading datagrams from {address} failed{reason}"),
-                    );
+                    if let Some(log) = &endpoint.log {
+                        log.log_plain(
+                            LogLevel::Alert,
+                            format_args!("reading datagrams from {address} failed{reason}"),
+                        );
+                    }
                     return Poll::Ready(());
                 }
                 Poll::Pending => return Poll::Pending,

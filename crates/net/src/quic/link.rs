@@ -40,7 +40,7 @@ const BUFFERED_LEAST: u64 = 256 * 1024;
 pub(super) enum WaitingFor {
     Handshake,
     Accept(Dir),
-    Open,
+    Open(Dir),
     Read(StreamId),
     Write(StreamId),
     Stop(StreamId),
@@ -56,8 +56,9 @@ impl WaitingFor {
             WaitingFor::Handshake => 0,
             WaitingFor::Accept(Dir::Bi) => 1 << 3,
             WaitingFor::Accept(Dir::Uni) => 2 << 3,
-            WaitingFor::Open => 3 << 3,
+            WaitingFor::Open(Dir::Uni) => 3 << 3,
             WaitingFor::End => 4 << 3,
+            WaitingFor::Open(Dir::Bi) => 5 << 3,
             WaitingFor::Read(id) => of_stream(id, 1),
             WaitingFor::Write(id) => of_stream(id, 2),
             WaitingFor::Stop(id) => of_stream(id, 3),
@@ -136,6 +137,18 @@ impl ConnectionLink {
         }
     }
 
+    /// Whether what was missing when a task last asked for it has not come since; then this task waits for it. Cheaper than to
+    /// ask the library once more.
+    pub(super) fn still_waits(&self, what: WaitingFor, context: &Context<'_>) -> bool {
+        match self.waiting.borrow_mut().get_mut(&what.key()) {
+            Some(waker) => {
+                waker.clone_from(context.waker());
+                true
+            }
+            None => false,
+        }
+    }
+
     pub(super) fn forget_waiting(&self, what: WaitingFor) {
         self.waiting.borrow_mut().remove(&what.key());
     }
@@ -191,6 +204,27 @@ impl ConnectionLink {
         }
         self.wait_for(WaitingFor::Handshake, context);
         Poll::Pending
+    }
+
+    /// Ready once the handshake is complete.
+    pub(super) fn poll_connected(&self, context: &Context<'_>) -> Poll<Result<(), QuicClosed>> {
+        if let Some(closed) = self.closed() {
+            return Poll::Ready(Err(closed));
+        }
+        if self.is_connected.get() {
+            return Poll::Ready(Ok(()));
+        }
+        self.wait_for(WaitingFor::Handshake, context);
+        Poll::Pending
+    }
+
+    /// Ends a handshake that cannot succeed.
+    pub(super) fn give_up(self: &Rc<Self>, why: QuicClosed) {
+        self.end(why);
+        self.core
+            .borrow_mut()
+            .close(rt::now(), VarInt::from_u32(0), Bytes::new());
+        self.mark_dirty();
     }
 
     pub(super) fn close(self: &Rc<Self>, code: VarInt, reason: &[u8]) {
@@ -281,8 +315,7 @@ impl ConnectionLink {
                 self.wake(WaitingFor::Stop(id));
                 self.wake(WaitingFor::Write(id));
             }
-            StreamEvent::Available { dir: Dir::Uni } => self.wake(WaitingFor::Open),
-            StreamEvent::Available { dir: Dir::Bi } => {}
+            StreamEvent::Available { dir } => self.wake(WaitingFor::Open(dir)),
         }
     }
 

@@ -72,7 +72,7 @@ static LOOPS: AtomicUsize = AtomicUsize::new(0);
 
 /// The owner of the next endpoint of this loop.
 pub(super) fn next_owner() -> IdOwner {
-    let loop_number = this_loop();
+    let loop_number = loop_number();
     let (number, endpoint) = NUMBERS.get();
     NUMBERS.set((number, endpoint.wrapping_add(1)));
     IdOwner {
@@ -82,8 +82,8 @@ pub(super) fn next_owner() -> IdOwner {
     }
 }
 
-/// The number of this loop.
-fn this_loop() -> u16 {
+/// The number of this loop in its process.
+pub fn loop_number() -> u16 {
     let (number, endpoint) = NUMBERS.get();
     let number = number.unwrap_or_else(|| LOOPS.fetch_add(1, Ordering::Relaxed) as u16);
     NUMBERS.set((Some(number), endpoint));
@@ -214,7 +214,7 @@ pub fn serve_other_processes(secret: &QuicSecret) -> io::Result<()> {
     if SERVED.with_borrow(|served| served.contains(secret)) {
         return Ok(());
     }
-    let socket = UdpSocket::bind(&loop_address(secret, this_process(), this_loop()))?;
+    let socket = UdpSocket::bind(&loop_address(secret, this_process(), loop_number()))?;
     SERVED.with_borrow_mut(|served| served.push(secret.clone()));
     let ids = secret.id_cipher();
     rt::spawn_named("quic from other processes", async move {

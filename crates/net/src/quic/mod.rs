@@ -24,6 +24,7 @@
 
 mod arrival;
 mod arrival_state;
+mod client;
 mod closed;
 mod connection;
 mod connection_ids;
@@ -40,12 +41,15 @@ mod stream;
 mod used_tokens;
 
 pub use arrival::{ArrivalHandler, QuicArrival, serve_listener};
+pub use client::QuicConnectError;
+pub(crate) use client::connect_quic;
 pub use closed::QuicClosed;
 pub use connection::QuicConnection;
 pub use connection_ids::QuicSecret;
 pub use endpoint::{QuicEndpointSettings, QuicListener};
 pub use loops::{
-    hand_over_datagrams, receive_for_stuck_loop, serve_other_processes, update_endpoints,
+    hand_over_datagrams, loop_number, receive_for_stuck_loop, serve_other_processes,
+    update_endpoints,
 };
 pub use settings::{CongestionControl, QuicTransport};
 pub use stream::{QuicReceiveStream, QuicReceived, QuicSendStream, QuicStreamError};

@@ -131,6 +131,26 @@ impl QuicSendStream {
         })
     }
 
+    /// Hands over the last bytes of the stream and its end, if all of them are taken now: `true`. Else what was taken is cut off
+    /// `parts`, and the rest goes the way of [`QuicSendStream::poll_write`] and [`QuicSendStream::finish`].
+    pub fn finish_with(&mut self, parts: &mut [Bytes]) -> Result<bool, QuicStreamError> {
+        if self.is_ended {
+            return Err(QuicStreamError::Ended);
+        }
+        let is_all = {
+            let mut core = self.link().core.borrow_mut();
+            let mut stream = core.send_stream(self.id);
+            match stream.write_chunks(parts) {
+                Ok(_) => parts.iter().all(Bytes::is_empty) && stream.finish().is_ok(),
+                // Why shows when the rest is handed over.
+                Err(_) => false,
+            }
+        };
+        self.is_ended |= is_all;
+        self.link().mark_dirty();
+        Ok(is_all)
+    }
+
     /// Abandons the stream (RESET_STREAM): what was not delivered yet is dropped. Nothing after the end.
     pub fn reset(&mut self, code: u64) {
         self.is_ended = true;
@@ -225,23 +245,34 @@ impl QuicReceiveStream {
         if let Some(end) = &self.end {
             return Poll::Ready(Ok(end.clone()));
         }
-        let (read, has_news) = {
+        if self.link().still_waits(WaitingFor::Read(self.id), context) {
+            return Poll::Pending;
+        }
+        let (read, is_all, has_news) = {
             let mut core = self.link().core.borrow_mut();
             let mut stream = core.recv_stream(self.id);
             match stream.read(true) {
                 Ok(mut chunks) => {
                     let read = chunks.next(most);
-                    (Some(read), chunks.finalize().should_transmit())
+                    // The end mostly comes with the last bytes: asked for now, it needs no second opening of the stream. No
+                    // bytes are asked for, so none are taken.
+                    let is_all = matches!(read, Ok(Some(_))) && matches!(chunks.next(0), Ok(None));
+                    (Some(read), is_all, chunks.finalize().should_transmit())
                 }
                 // It was stopped on this side.
-                Err(_) => (None, false),
+                Err(_) => (None, false, false),
             }
         };
         if has_news {
             self.link().mark_dirty();
         }
         let received = match read {
-            Some(Ok(Some(chunk))) => return Poll::Ready(Ok(QuicReceived::Data(chunk.bytes))),
+            Some(Ok(Some(chunk))) => {
+                if is_all {
+                    self.end = Some(QuicReceived::Finished);
+                }
+                return Poll::Ready(Ok(QuicReceived::Data(chunk.bytes)));
+            }
             Some(Ok(None)) => QuicReceived::Finished,
             Some(Err(ReadError::Reset(code))) => QuicReceived::Reset(code.into_inner()),
             Some(Err(ReadError::Blocked)) | None => {

@@ -4,10 +4,12 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use quinn_proto::crypto::rustls::QuicClientConfig;
 use rt::net::StreamSocket;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientSessionMemoryCache, ResolvesClientCert, Resumption};
 use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 use rustls::{
@@ -21,7 +23,7 @@ use super::handshake::{self, HandshakeError};
 use super::identity::TlsIdentity;
 use super::provider::{algorithms, warm_up};
 use super::server::verify_signature;
-use super::session::{HandshakeFacts, TlsSession, TlsState};
+use super::session::{AgreedParameters, HandshakeFacts, TlsSession, TlsState};
 use super::verify::{CertificatePurpose, TrustStore, VerifyResult};
 
 /// How many sessions with servers are remembered for one set of settings.
@@ -57,6 +59,7 @@ pub struct ClientSettings {
     trust: Option<Arc<TrustStore>>,
     /// The sessions belong to one server, whatever name it is asked for by.
     one_server: bool,
+    has_1_3: bool,
 }
 
 /// The sessions with one server, for a client that stores them itself and decides when to resume.
@@ -95,6 +98,7 @@ impl ClientSettings {
             config: Arc::new(config),
             trust: self.trust.clone(),
             one_server: self.one_server,
+            has_1_3: self.has_1_3,
         }
     }
 
@@ -106,6 +110,7 @@ impl ClientSettings {
             config: Arc::new(config),
             trust: self.trust.clone(),
             one_server: true,
+            has_1_3: self.has_1_3,
         }
     }
 
@@ -115,6 +120,7 @@ impl ClientSettings {
             config: Arc::clone(&self.config),
             trust,
             one_server: self.one_server,
+            has_1_3: self.has_1_3,
         }
     }
 
@@ -164,7 +170,93 @@ impl ClientOptions {
             config: Arc::new(config),
             trust: self.trust,
             one_server: false,
+            has_1_3: protocols.tls13,
         })
+    }
+}
+
+impl ClientSettings {
+    /// The configuration for a connection to this server, the name that it knows the server by, and whether signing is slow.
+    fn prepare(
+        &self,
+        name: ClientName<'_>,
+    ) -> Result<(Arc<ClientConfig>, ServerName<'static>, bool), HandshakeError> {
+        let mut config = Arc::clone(&self.config);
+        let server = match ServerName::try_from(name.name) {
+            Ok(server) => server.to_owned(),
+            // A text that cannot be a host name is not sent. The library needs some name, so it gets a reserved one
+            // (RFC 6761, section 6.4).
+            Err(_) => {
+                let mut nameless = ClientConfig::clone(&config);
+                nameless.enable_sni = false;
+                // Sessions are stored by name: under the placeholder they would be resumed with other servers.
+                if !self.one_server {
+                    nameless.resumption = Resumption::disabled();
+                }
+                config = Arc::new(nameless);
+                ServerName::try_from("invalid.invalid").map_err(|_| HandshakeError::Closed)?
+            }
+        };
+        let slow = match name.identity {
+            None => false,
+            Some(identity) => {
+                let slow = identity.is_slow();
+                let mut other = ClientConfig::clone(&config);
+                // A session carries the client's identity: it must not be resumed with another certificate.
+                other.resumption = Resumption::disabled();
+                other.client_auth_cert_resolver = Arc::new(FixedClientCertificate(Some(identity)));
+                config = Arc::new(other);
+                slow
+            }
+        };
+        Ok((config, server, slow))
+    }
+
+    /// The configuration of a QUIC connection to this server, and the name that it knows the server by.
+    pub(crate) fn prepare_quic(
+        &self,
+        name: ClientName<'_>,
+    ) -> Result<(QuicClientConfig, String), TlsConfigError> {
+        let refuse = || {
+            TlsConfigError::new(
+                "QUIC needs TLS 1.3 and one of its cipher suites, and the settings allow neither",
+            )
+        };
+        let (config, server, _) = self.prepare(name).map_err(|_| refuse())?;
+        let suites = &config.crypto_provider().cipher_suites;
+        let has_suite = suites
+            .iter()
+            .filter_map(|suite| suite.tls13())
+            .any(|suite| suite.quic.is_some());
+        if !self.has_1_3 || !has_suite {
+            return Err(refuse());
+        }
+        // For the first packets, which any observer can read: the suite is fixed (RFC 9001, section 5.2).
+        let initial = TLS13_AES_128_GCM_SHA256.tls13();
+        let initial = initial
+            .and_then(|suite| suite.quic_suite())
+            .ok_or_else(refuse)?;
+        let config = QuicClientConfig::with_initial(config, initial).map_err(|_| refuse())?;
+        Ok((config, server.to_str().into_owned()))
+    }
+
+    /// The session of a QUIC connection whose handshake is complete.
+    pub(crate) fn quic_session(
+        &self,
+        alpn: Option<Vec<u8>>,
+        chain: Vec<CertificateDer<'static>>,
+    ) -> TlsSession {
+        let mut facts = HandshakeFacts::default();
+        if let Some(trust) = &self.trust {
+            let now = i64::try_from(rt::wall_millis() / 1000).unwrap_or(i64::MAX);
+            facts.verify_result = Some(trust.verify_chain(&chain, CertificatePurpose::Server, now));
+        }
+        let agreed = AgreedParameters {
+            alpn,
+            chain,
+            ..AgreedParameters::default()
+        };
+        TlsSession::of_quic(agreed, facts)
     }
 }
 
@@ -175,34 +267,7 @@ pub async fn connect(
     settings: &ClientSettings,
     name: ClientName<'_>,
 ) -> Result<TlsSession, HandshakeError> {
-    let mut config = Arc::clone(&settings.config);
-    let server = match ServerName::try_from(name.name) {
-        Ok(server) => server.to_owned(),
-        // A text that cannot be a host name is not sent. The library needs some name, so it gets a reserved one
-        // (RFC 6761, section 6.4).
-        Err(_) => {
-            let mut nameless = ClientConfig::clone(&config);
-            nameless.enable_sni = false;
-            // Sessions are stored by name: under the placeholder they would be resumed with other servers.
-            if !settings.one_server {
-                nameless.resumption = Resumption::disabled();
-            }
-            config = Arc::new(nameless);
-            ServerName::try_from("invalid.invalid").map_err(|_| HandshakeError::Closed)?
-        }
-    };
-    let slow = match name.identity {
-        None => false,
-        Some(identity) => {
-            let slow = identity.is_slow();
-            let mut other = ClientConfig::clone(&config);
-            // A session carries the client's identity: it must not be resumed with another certificate.
-            other.resumption = Resumption::disabled();
-            other.client_auth_cert_resolver = Arc::new(FixedClientCertificate(Some(identity)));
-            config = Arc::new(other);
-            slow
-        }
-    };
+    let (config, server, slow) = settings.prepare(name)?;
     let connection = ClientConnection::new(config, server).map_err(HandshakeError::Tls)?;
     let state = handshake::drive_handshake(socket, TlsState::new(connection), slow).await?;
     let mut facts = HandshakeFacts::default();

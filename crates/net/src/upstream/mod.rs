@@ -17,7 +17,7 @@
 //!     Some(connection) => connection,
 //!     None => {
 //!         let socket = net::connect(lease.address(), &options).await?;
-//!         PeerConnection::new(Transport::plain(socket), ReuseTerms::of(tag))
+//!         PeerConnection::new(PeerStream::Socket(Transport::plain(socket)), ReuseTerms::of(tag))
 //!     }
 //! };
 //! …
@@ -71,7 +71,7 @@ pub use configured_lookup::{
 pub use group::UpstreamGroup;
 pub use group_state::{GroupState, TooManyServers};
 pub use groups::{GroupReference, UpstreamGroups};
-pub use idle::{PeerConnection, ReuseTerms, close_idle};
+pub use idle::{PeerConnection, PeerStream, QuicPeerStream, ReuseTerms, close_idle};
 pub use lease::PeerLease;
 pub use name_watchers::NameWatchers;
 pub use outcome::{NoPeer, PeerOutcome, PeerTraffic, ReleasedPeer, UpstreamTimes};

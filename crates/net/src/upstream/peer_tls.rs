@@ -7,18 +7,22 @@
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bstr::{BStr, BString, ByteSlice};
 use conf::{Expression, VariableScope};
+use rt::net::SocketAddress;
 
 use crate::Transport;
+use crate::quic::{QuicConnectError, QuicConnection, connect_quic};
 use crate::tls::{
     CipherChoice, ClientName, ClientOptions, ClientSettings, HandshakeError, IdentityCache,
-    TlsConfigError, TlsIdentity, TlsProtocols, TrustStore, connect, load_file,
+    TlsConfigError, TlsIdentity, TlsProtocols, TlsSession, TrustStore, connect, load_file,
 };
 
 /// The values of the directives, named like them without `…_ssl_`.
@@ -362,6 +366,53 @@ impl UpstreamTls {
         parameters: &HandshakeParameters,
         patience: Duration,
     ) -> Result<(), UpstreamTlsError> {
+        let (settings, identity) = self.settings_for(parameters).await?;
+        let name = ClientName {
+            name: &parameters.name,
+            identity,
+        };
+        // The caller's time limit covers the handshake: a server that accepts and then stays silent would hold the
+        // request for ever.
+        let session = rt::timeout(patience, connect(transport.socket(), &settings, name))
+            .await
+            .map_err(|_| UpstreamTlsError::TimedOut)?
+            .map_err(|error: HandshakeError| UpstreamTlsError::Peer(error.to_string()))?;
+        self.judge(&session, parameters)?;
+        transport.set_tls(session);
+        Ok(())
+    }
+
+    /// Makes a QUIC connection, whose handshake is the same but for the records.
+    pub async fn connect_quic(
+        &self,
+        to: SocketAddr,
+        from: Option<&SocketAddress>,
+        parameters: &HandshakeParameters,
+        patience: Duration,
+    ) -> Result<Rc<QuicConnection>, UpstreamTlsError> {
+        let (settings, identity) = self.settings_for(parameters).await?;
+        let name = ClientName {
+            name: &parameters.name,
+            identity,
+        };
+        let connected = rt::timeout(patience, connect_quic(to, from, &settings, name))
+            .await
+            .map_err(|_| UpstreamTlsError::TimedOut)?;
+        let connection = connected.map_err(|error| match error {
+            QuicConnectError::Settings(_) => UpstreamTlsError::Ours(error.to_string()),
+            QuicConnectError::Socket(_) | QuicConnectError::Closed(_) => {
+                UpstreamTlsError::Peer(error.to_string())
+            }
+        })?;
+        self.judge(connection.tls(), parameters)?;
+        Ok(connection)
+    }
+
+    /// The settings of a connection, and its certificate if that depends on the request.
+    async fn settings_for(
+        &self,
+        parameters: &HandshakeParameters,
+    ) -> Result<(ClientSettings, Option<Arc<TlsIdentity>>), UpstreamTlsError> {
         let Some(built) = &self.built else {
             return Err(UpstreamTlsError::Ours("TLS is not configured".to_owned()));
         };
@@ -373,33 +424,31 @@ impl UpstreamTls {
             true => built.settings.clone(),
             false => built.settings.with_alpn(parameters.alpn.clone()),
         };
-        let name = ClientName {
-            name: &parameters.name,
-            identity,
-        };
-        // The caller's time limit covers the handshake: a server that accepts and then stays silent would hold the
-        // request for ever.
-        let session = rt::timeout(patience, connect(transport.socket(), &settings, name))
-            .await
-            .map_err(|_| UpstreamTlsError::TimedOut)?
-            .map_err(|error: HandshakeError| UpstreamTlsError::Peer(error.to_string()))?;
-        // As in nginx, the handshake accepts any certificate, and the chain and the name are judged afterwards: the
-        // log then says in OpenSSL's words what is wrong.
-        if self.verify {
-            if let Some(error) = session.verify_error() {
-                return Err(UpstreamTlsError::Peer(format!(
-                    "upstream SSL certificate verify error: {error}"
-                )));
-            }
-            if !session.is_for(&parameters.name) {
-                return Err(UpstreamTlsError::Peer(format!(
-                    "upstream SSL certificate does not match \"{}\"",
-                    parameters.name
-                )));
-            }
+        Ok((settings, identity))
+    }
+
+    /// As in nginx, the handshake accepts any certificate, and the chain and the name are judged afterwards: the log then says
+    /// in OpenSSL's words what is wrong.
+    fn judge(
+        &self,
+        session: &TlsSession,
+        parameters: &HandshakeParameters,
+    ) -> Result<(), UpstreamTlsError> {
+        if !self.verify {
+            return Ok(());
         }
-        transport.set_tls(session);
-        Ok(())
+        if let Some(error) = session.verify_error() {
+            return Err(UpstreamTlsError::Peer(format!(
+                "upstream SSL certificate verify error: {error}"
+            )));
+        }
+        match session.is_for(&parameters.name) {
+            true => Ok(()),
+            false => Err(UpstreamTlsError::Peer(format!(
+                "upstream SSL certificate does not match \"{}\"",
+                parameters.name
+            ))),
+        }
     }
 
     async fn load(&self, paths: &(BString, BString)) -> Result<Arc<TlsIdentity>, UpstreamTlsError> {

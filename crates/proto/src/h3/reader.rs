@@ -20,9 +20,9 @@ const MAX_ID: u64 = 8;
 /// On which kind of stream the frames are, which decides what may occur (RFC 9114, section 7, table 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FramePlace {
-    /// The control stream of a client.
+    /// A control stream.
     Control,
-    /// A stream with a request.
+    /// A stream with a request, or with its response.
     Request,
 }
 
@@ -31,7 +31,7 @@ pub enum FramePlace {
 pub enum H3Event<'a> {
     /// All of the input was taken; the next event needs more.
     More,
-    /// The block of a request's head, complete.
+    /// The block of a head, complete.
     Head(&'a [u8]),
     /// A piece of content. `begins`: a frame begins with it, which may be empty.
     Data {
@@ -223,6 +223,11 @@ impl H3FrameReader {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// The head that has come was that of an interim response (1xx): another one follows (RFC 9114, section 4.1).
+    pub fn expect_another_head(&mut self) {
+        self.progress = StreamProgress::Nothing;
     }
 
     /// Frees the memory of large payloads.

@@ -53,6 +53,14 @@ impl UdpSocket {
         Self::unbound(&SocketAddress::abstract_name(""))
     }
 
+    /// The descriptor, for another form of the socket.
+    pub fn into_fd(self) -> OwnedFd {
+        if let Some(registration) = self.registration.into_inner() {
+            registration.remove(self.fd.as_fd());
+        }
+        self.fd
+    }
+
     fn unbound(address: &SocketAddress) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = rustix::net::socket_with(address.family(), SocketType::DGRAM, flags, None)?;
@@ -151,6 +159,13 @@ impl UdpSocket {
                 }
                 result => return result,
             }
+        }
+    }
+
+    /// A call has taken all there was: the next edge will tell, so that no call is made only to hear `EAGAIN`.
+    pub(super) fn note_drained(&self) {
+        if let Some(registration) = self.registration.get() {
+            registration.clear_ready(IoInterest::Read);
         }
     }
 

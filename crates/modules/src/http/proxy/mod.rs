@@ -34,6 +34,7 @@ use http::upstream::{ExchangePlan, RequestContent, UpstreamProtocol};
 use http::{Request, cache};
 
 use crate::shared::http2::Http2Exchange;
+use crate::shared::http3::Http3Exchange;
 use crate::shared::request_fields::{FieldDirectives, FieldPlan};
 use crate::shared::upstream_rows::{PrefixedRows, ProtocolSettings};
 use rules::{CookieFlags, RedirectRules, ReplaceRules};
@@ -139,15 +140,17 @@ static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {
         // 1.1, so that connections can be kept open.
         name: "proxy_http_version",
-        syntax: "1.0 | 1.1 | 2",
+        syntax: "1.0 | 1.1 | 2 | 3",
         default: Some("1.1"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "The protocol version for requests to upstream servers. `2` is HTTP/2 with prior knowledge or, over TLS, \
-              by ALPN; each connection carries one request at a time.",
-        set: Setter::Word(&["1.0", "1.1", "2"], |c, i| {
+              by ALPN; each connection carries one request at a time. `3` is HTTP/3, over QUIC, and needs an `https://` URL; \
+              there is no fallback to TCP.",
+        set: Setter::Word(&["1.0", "1.1", "2", "3"], |c, i| {
             c.http_1_0 = i == 0;
             c.http_2 = i == 2;
+            c.http_3 = i == 3;
         }),
     },
     Directive {
@@ -258,6 +261,7 @@ pub(crate) struct Conf {
     pass: Option<ProxyPass>,
     http_1_0: bool,
     http_2: bool,
+    http_3: bool,
     method: Option<Expression>,
     set_header: Vec<(BString, Expression)>,
     set_body: Option<Expression>,
@@ -284,6 +288,18 @@ fn finish(
     // Variables that only these values use have to exist in the server.
     level.require_defined(conf.set_header.iter().map(|(_, value)| value));
     conf.fields = FieldPlan::new(DIRECTIVE_NAMES, &conf.set_header);
+    // A URL with variables is judged with each request.
+    if conf.http_3
+        && let Some(ProxyPass::Constant { address, url, .. }) = &conf.pass
+        && address.tls_host.is_none()
+    {
+        return Err(Diagnostic::error(
+            format!(
+                "\"proxy_http_version 3\" needs an \"https://\" URL, and \"proxy_pass\" has \"{url}\""
+            ),
+            None,
+        ));
+    }
     Ok(())
 }
 
@@ -323,14 +339,16 @@ fn plan(request: &mut Request) -> Result<ExchangePlan, HandlerOutcome> {
         // For `$proxy_host` and `$proxy_port`.
         request.set_state(Arc::clone(&address));
     }
-    let protocol: Box<dyn UpstreamProtocol> = match directives.http_2 {
-        true => Box::new(Http2Exchange::new(http2::ProxyHttp2Profile::new(
-            conf,
-            settings.clone(),
-            address,
-        ))),
+    let protocol: Box<dyn UpstreamProtocol> = match (directives.http_2, directives.http_3) {
         // 1.0 and 1.1 differ in the head only, which the codec writes.
-        false => Box::new(http1::Http1Exchange::new(conf, settings.clone(), address)),
+        (false, false) => Box::new(http1::Http1Exchange::new(conf, settings.clone(), address)),
+        (is_2, _) => {
+            let profile = http2::ProxyHttp2Profile::new(conf, settings.clone(), address);
+            match is_2 {
+                true => Box::new(Http2Exchange::new(profile)),
+                false => Box::new(Http3Exchange::new(profile)),
+            }
+        }
     };
     Ok(ExchangePlan {
         settings,

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::time::Instant;
 
+use super::peer_stream::PeerStream;
 use crate::transport::{Transport, TransportParts};
 
 /// Which requests may use an idle connection: those with an equal value.
@@ -40,7 +41,7 @@ impl ReuseTerms {
 /// pool, the try and the exchange.
 pub struct PeerConnection {
     /// The connection itself.
-    pub stream: Transport,
+    pub stream: PeerStream,
     /// What the protocol keeps from one request of the connection to the next.
     pub carried: Option<Box<dyn Any + Send>>,
     pub(super) reuse: ReuseTerms,
@@ -50,7 +51,7 @@ pub struct PeerConnection {
 
 impl PeerConnection {
     /// A connection that was just opened for its first request. `reuse` says which requests can use it later.
-    pub fn new(stream: Transport, reuse: ReuseTerms) -> Box<PeerConnection> {
+    pub fn new(stream: PeerStream, reuse: ReuseTerms) -> Box<PeerConnection> {
         Box::new(PeerConnection {
             stream,
             carried: None,
@@ -90,20 +91,21 @@ pub(super) struct HandedOverConnection {
 }
 
 impl HandedOverConnection {
-    pub(super) fn from(connection: PeerConnection) -> HandedOverConnection {
-        HandedOverConnection {
-            parts: connection.stream.into_parts(),
+    /// `None` for a connection that belongs to its loop.
+    pub(super) fn from(connection: PeerConnection) -> Option<HandedOverConnection> {
+        Some(HandedOverConnection {
+            parts: connection.stream.into_transport()?.into_parts(),
             carried: connection.carried,
             reuse: connection.reuse,
             since: connection.since,
             requests: connection.requests,
-        }
+        })
     }
 
     /// Registers the connection with the calling loop. `None` if that fails.
     pub(super) fn into_connection(self) -> Option<Box<PeerConnection>> {
         Some(Box::new(PeerConnection {
-            stream: Transport::from_parts(self.parts).ok()?,
+            stream: PeerStream::Socket(Transport::from_parts(self.parts).ok()?),
             carried: self.carried,
             reuse: self.reuse,
             since: self.since,

@@ -7,6 +7,7 @@
 
 mod connection;
 mod parked;
+mod peer_stream;
 mod pool;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use pool::{EntryId, IdlePoolState, NewIdleEntry, RemovedEntry};
 
 pub use connection::{PeerConnection, ReuseTerms};
 pub use parked::close_idle;
+pub use peer_stream::{PeerStream, QuicPeerStream};
 
 /// How long another loop may take to hand a connection over: after that, a new connection is sooner there.
 const HAND_OVER: Duration = Duration::from_millis(50);
@@ -153,11 +155,13 @@ impl IdlePool {
         let (place, key) = (found.place, (self.id, found.number));
         let (idle, peer) = (Arc::clone(self), Arc::clone(peer));
         let message = move || {
-            let Some(connection) = unpark(place, key) else {
+            let connection = unpark(place, key);
+            let Some(connection) = connection.and_then(|one| HandedOverConnection::from(*one))
+            else {
                 return;
             };
             // The request has stopped waiting. The connection is as good as before and is kept for the next one.
-            if let Err(back) = sender.send(HandedOverConnection::from(*connection))
+            if let Err(back) = sender.send(connection)
                 && let Some(connection) = back.into_connection()
             {
                 idle.keep_connection(&peer, connection);
