@@ -233,6 +233,7 @@ fn write_help(out: &mut impl std::io::Write) -> std::io::Result<()> {
         ("php", php::FLAGS),
         ("cache-tests", cache_tests::FLAGS),
         ("strace", strace::FLAGS),
+        ("http3-instructions", http3::instructions::FLAGS),
     ] {
         writeln!(out, "\n{title}\n  {flags}")?;
     }

@@ -572,6 +572,38 @@ fn early_data_that_may_change_something_waits_for_the_handshake() {
     assert!(got.contains("GET early="), "{got:?}");
 }
 
+#[test]
+fn early_data_can_be_answered_with_425_and_is_asked_for_again() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let server = site(
+        "ssl_early_data on; location / { if ($ssl_early_data) { return 425; } return 200 later; }",
+    )
+    .start();
+    let client = Client::new();
+    // Tickets come behind the handshake: the first connections may end before they have one. And whether a request comes before
+    // the end of the handshake is for the packets to decide.
+    for _ in 0..100 {
+        let Some(early) = Quic::connect_early(&server, &client) else {
+            let quic = Quic::connect_as(&server, 0, &client, "localhost").expect("it listens");
+            answer(&quic, &head("GET", &[])).expect("no reset");
+            continue;
+        };
+        let mut early = Http3::over(early);
+        let first = early.get("/");
+        if first.status != 425 {
+            assert_eq!((first.status, first.text()), (200, "later".to_owned()));
+            continue;
+        }
+        // The same connection, whose handshake is complete (RFC 8470, section 5.2).
+        let second = early.get("/");
+        assert_eq!((second.status, second.text()), (200, "later".to_owned()));
+        return;
+    }
+    panic!("no request came as early data");
+}
+
 /// Waits while the connection goes on.
 async fn tokio_until(condition: impl Fn() -> bool) {
     while !condition() {

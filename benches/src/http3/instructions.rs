@@ -5,7 +5,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use xtask::Outcome;
@@ -27,9 +27,15 @@ const SERVERS: &[(&str, &str)] = &[("nginx", "quic_gso on;"), ("weir", ""), (FLO
 const FILES: [u64; 2] = [1, 3];
 const RESPONSES: [u64; 2] = [2000, 8000];
 
-/// `weir-bench http3-instructions [--keep FOLDER]`: the folder gets the files of callgrind.
+/// The flags.
+pub(crate) const FLAGS: &str = "--profiles FOLDER  keeps the files of callgrind
+  --floor PATH       a weir-bench to run as the floor (this one): debug builds of it mean nothing";
+
+/// `weir-bench http3-instructions`
 pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Outcome {
     let kept: String = flags.value("--profiles", String::new())?;
+    let this = std::env::current_exe().map_err(|error| error.to_string())?;
+    let floor: PathBuf = flags.value("--floor", this)?;
     flags.finish()?;
     packages::need(&[packages::VALGRIND])?;
     let folder = prepare()?;
@@ -52,7 +58,12 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Outcome {
                     streams: row.streams,
                 };
                 let clients = row.clients.min(10);
-                let server = start(bench, (name, directives), &folder, row.length, &profile)?;
+                let site = CountedSite {
+                    bench,
+                    folder: &folder,
+                    floor: &floor,
+                };
+                let server = start(&site, (name, directives), row.length, &profile)?;
                 let answered = load(&server, work, clients, count)?;
                 drop(server);
                 seen[at] = (instructions(&profile)?, answered);
@@ -69,23 +80,33 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Outcome {
     Ok(())
 }
 
+/// What is run, and where.
+struct CountedSite<'a> {
+    bench: &'a Bench,
+    folder: &'a Folder,
+    floor: &'a Path,
+}
+
 /// Starts a server under callgrind, as one process.
 fn start(
-    bench: &Bench,
+    site: &CountedSite<'_>,
     (name, directives): (&str, &str),
-    folder: &Folder,
     length: u64,
     profile: &Path,
 ) -> Result<Server, String> {
+    let CountedSite {
+        bench,
+        folder,
+        floor,
+    } = site;
     let port = free_port()?;
     let text = port.to_string();
     let out = format!("--callgrind-out-file={}", profile.display());
     let length = length.to_string();
-    let this = std::env::current_exe().map_err(|error| error.to_string())?;
     let prefix = format!("{}/", folder.path.display());
     let mut words: Vec<&OsStr> = ["--tool=callgrind", &out].map(OsStr::new).to_vec();
     if name == FLOOR {
-        words.push(this.as_os_str());
+        words.push(floor.as_os_str());
         words.extend(["http3-floor", "--port", &text, "--length", &length].map(OsStr::new));
         words.extend([OsStr::new("--folder"), folder.path.as_os_str()]);
         words.extend([OsStr::new("--weir"), bench.weir.as_os_str()]);

@@ -1,10 +1,10 @@
-//! The tasks that serve the streams of an HTTP/3 connection, reused.
+//! The tasks that serve the streams of an HTTP/2 or HTTP/3 connection, reused.
 //!
 //! The future of a request is large: it has room for most of what may happen to one, and is more than the allocator keeps at
 //! hand. Making and freeing one cost a tenth of a small request. So a task whose request has ended waits for the next stream of
 //! its connection; when that has been idle for a second they all go.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
@@ -13,8 +13,8 @@ const MOST_WAITING: usize = 32;
 
 /// A task that serves one stream after another.
 pub(crate) struct StreamTask<S> {
-    /// The stream that it has to serve next.
-    assignment: RefCell<Option<Rc<S>>>,
+    /// The stream that it has to serve next, and what it begins with.
+    assignment: RefCell<Option<S>>,
     /// Wakes the task while it waits for one.
     waker: RefCell<Option<Waker>>,
     task: OnceCell<rt::JoinHandle<()>>,
@@ -22,7 +22,7 @@ pub(crate) struct StreamTask<S> {
 
 impl<S> StreamTask<S> {
     /// The next stream.
-    pub(crate) async fn next(&self) -> Rc<S> {
+    pub(crate) async fn next(&self) -> S {
         std::future::poll_fn(|context| match self.assignment.take() {
             Some(stream) => Poll::Ready(stream),
             None => {
@@ -53,6 +53,8 @@ pub(crate) struct StreamTasks<S> {
     all: RefCell<Vec<Rc<StreamTask<S>>>>,
     /// Those of them that have no stream.
     waiting: RefCell<Vec<Rc<StreamTask<S>>>>,
+    /// The connection is over.
+    closed: Cell<bool>,
 }
 
 impl<S> Default for StreamTasks<S> {
@@ -60,6 +62,7 @@ impl<S> Default for StreamTasks<S> {
         StreamTasks {
             all: RefCell::default(),
             waiting: RefCell::default(),
+            closed: Cell::new(false),
         }
     }
 }
@@ -68,7 +71,8 @@ impl<S: 'static> StreamTasks<S> {
     /// Has a waiting task, or a new one that `serve` makes, serve a stream.
     pub(crate) fn assign_stream<F>(
         &self,
-        stream: Rc<S>,
+        name: &'static str,
+        stream: S,
         rank: rt::TaskRank,
         serve: impl FnOnce(Rc<StreamTask<S>>) -> F,
     ) where
@@ -88,16 +92,16 @@ impl<S: 'static> StreamTasks<S> {
             waker: RefCell::default(),
             task: OnceCell::new(),
         });
-        let task = rt::spawn_ranked("http3 stream", rank, serve(Rc::clone(&serving)));
+        let task = rt::spawn_ranked(name, rank, serve(Rc::clone(&serving)));
         // The cell was made above, so it is empty.
         let _ = serving.task.set(task);
         self.all.borrow_mut().push(serving);
     }
 
-    /// Keeps a task whose stream has ended, unless enough are kept: `false`.
+    /// Keeps a task whose stream has ended, unless enough are kept or no stream will come: `false`.
     pub(crate) fn keep_task(&self, serving: &Rc<StreamTask<S>>) -> bool {
         let mut waiting = self.waiting.borrow_mut();
-        let has_room = waiting.len() < MOST_WAITING;
+        let has_room = !self.closed.get() && waiting.len() < MOST_WAITING;
         if has_room {
             waiting.push(Rc::clone(serving));
         }
@@ -132,6 +136,7 @@ impl<S: 'static> StreamTasks<S> {
 
     /// Ends all of them, with the streams that they serve.
     pub(crate) fn abort_all(&self) {
+        self.closed.set(true);
         drop(self.waiting.take());
         // Out of its cell first: what is dropped may look into it.
         for serving in self.all.take() {

@@ -275,9 +275,7 @@ impl Http2Connection {
     fn set_rank(&self, rank: rt::TaskRank) {
         self.link.rank.set(rank);
         rt::set_rank(rank);
-        for task in self.link.tasks.borrow().iter() {
-            task.set_rank(rank);
-        }
+        self.link.tasks.set_rank(rank);
     }
 
     fn is_over(&self) -> bool {
@@ -296,8 +294,7 @@ impl Http2Connection {
         if self.link.has_ended_tasks.take() {
             self.link
                 .tasks
-                .borrow_mut()
-                .retain(|task| !task.is_finished());
+                .forget_ended(self.link.streams.borrow().len());
         }
         let client = &self.link.client;
         let idle = self.link.streams.borrow().is_empty();
@@ -586,9 +583,6 @@ impl Drop for Http2Connection {
         }
         // The loop may drop a connection at any time; its streams end with it, since their tasks run on their own.
         self.end_streams();
-        let tasks = std::mem::take(&mut *self.link.tasks.borrow_mut());
-        for task in tasks {
-            task.abort();
-        }
+        self.link.tasks.abort_all();
     }
 }

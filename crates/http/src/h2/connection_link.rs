@@ -10,10 +10,12 @@ use proto::h2::hpack::HpackEncoder;
 use proto::h2::{ErrorCode, FlowControlWindow, H2Settings};
 
 use super::stream::Http2Stream;
+use super::stream_task::StreamStart;
 use crate::byte_stream::ByteStream;
 use crate::client::HttpClient;
 use crate::http_loop::HttpLoop;
 use crate::request::Request;
+use crate::stream_tasks::StreamTasks;
 use crate::virtual_server::LastVirtualServer;
 
 /// No stream appends content while this much waits to be sent, in bytes. Together with the most that one stream may
@@ -49,7 +51,7 @@ pub(super) struct Http2Link {
     /// The streams that have content to send and may not yet.
     pub(super) waiting: RefCell<Vec<Rc<Http2Stream>>>,
     /// The tasks of the streams, to be dropped with the connection and to share its rank.
-    pub(super) tasks: RefCell<Vec<rt::JoinHandle<()>>>,
+    pub(super) tasks: StreamTasks<(Rc<Http2Stream>, StreamStart)>,
     /// Recently closed streams, the latest first.
     closed: RefCell<VecDeque<ClosedHttp2Stream>>,
     /// The connection's task, to be woken when there is something to send or a stream has ended.
@@ -142,7 +144,7 @@ impl Http2Link {
             }),
             streams: RefCell::default(),
             waiting: RefCell::default(),
-            tasks: RefCell::default(),
+            tasks: StreamTasks::default(),
             closed: RefCell::default(),
             waker: RefCell::default(),
             is_output_closed: Cell::new(false),
@@ -384,6 +386,7 @@ impl Http2Link {
     /// Frees the kept requests and the buffers.
     pub(super) fn give_spares(&self) {
         self.spares.take();
+        self.tasks.end_waiting();
         self.last_server.take();
         // Small ones, but of each idle connection.
         self.closed.borrow_mut().shrink_to_fit();

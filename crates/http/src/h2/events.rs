@@ -17,7 +17,7 @@ use super::connection::Http2Connection;
 use super::connection_link::{ClosedHttp2Stream, Http2StreamEnd};
 use super::limits::Http2Limits;
 use super::stream::Http2Stream;
-use super::stream_task::{StreamStart, serve_stream};
+use super::stream_task::{StreamStart, serve_streams};
 use crate::client_budget::{BudgetSpent, SMALL_WINDOW, price};
 use crate::http_loop;
 use crate::http_site::HttpSite;
@@ -354,8 +354,9 @@ impl Http2Connection {
         // The task inherits the connection's rank: the requests of an unknown client wait behind those of known ones,
         // too.
         let rank = self.link.rank.get();
-        let task = rt::spawn_ranked("http2 stream", rank, serve_stream(stream, start));
-        self.link.tasks.borrow_mut().push(task);
+        self.link
+            .tasks
+            .assign_stream("http2 stream", (stream, start), rank, serve_streams);
         Ok(())
     }
 

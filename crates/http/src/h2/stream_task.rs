@@ -19,6 +19,7 @@ use crate::stream_request::{
     ConnectProtocol, StreamHeadFacts, announced_length, debug_head, misdirected, refusal_of,
     refuse_websocket,
 };
+use crate::stream_tasks::StreamTask;
 
 /// What the task of a stream starts from.
 pub(super) struct StreamStart {
@@ -44,8 +45,20 @@ impl Drop for OpenStream {
     }
 }
 
+/// Serves one stream of a connection after another.
+pub(super) async fn serve_streams(serving: Rc<StreamTask<(Rc<Http2Stream>, StreamStart)>>) {
+    loop {
+        let (stream, start) = serving.next().await;
+        let link = Rc::clone(&stream.link);
+        serve_stream(stream, start).await;
+        if !link.tasks.keep_task(&serving) {
+            return;
+        }
+    }
+}
+
 /// Serves the request of a stream, from its head to its last log line.
-pub(super) async fn serve_stream(stream: Rc<Http2Stream>, start: StreamStart) {
+async fn serve_stream(stream: Rc<Http2Stream>, start: StreamStart) {
     let open = OpenStream(Rc::clone(&stream));
     let StreamStart {
         mut request,

@@ -191,7 +191,7 @@ impl Http3Connection {
         // The task inherits the connection's rank: the requests of an unknown client wait behind those of known ones,
         // too.
         link.tasks
-            .assign_stream(stream, link.rank.get(), serve_streams);
+            .assign_stream("http3 stream", stream, link.rank.get(), serve_streams);
         Ok(())
     }
 

@@ -45,7 +45,7 @@ pub(super) struct Http3Link {
     /// The open streams. `http3_max_concurrent_streams` bounds their number.
     pub(super) streams: RefCell<Vec<Rc<Http3Stream>>>,
     /// Their tasks, to be dropped with the connection and to share its rank.
-    pub(super) tasks: StreamTasks<Http3Stream>,
+    pub(super) tasks: StreamTasks<Rc<Http3Stream>>,
     /// How much the header blocks that wait for the table occupy, in bytes.
     blocked_bytes: Cell<usize>,
     /// Wakes the tasks that wait for the end of the handshake, one each.

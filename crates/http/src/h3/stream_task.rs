@@ -42,13 +42,12 @@ impl Drop for OpenHttp3Stream {
 }
 
 /// Serves one stream of a connection after another.
-pub(super) async fn serve_streams(serving: Rc<StreamTask<Http3Stream>>) {
+pub(super) async fn serve_streams(serving: Rc<StreamTask<Rc<Http3Stream>>>) {
     loop {
         let stream = serving.next().await;
         let link = Rc::clone(&stream.link);
         serve_stream(stream).await;
-        // The connection may be over: it has aborted its tasks then, and would not do so again.
-        if link.is_over.get() || !link.tasks.keep_task(&serving) {
+        if !link.tasks.keep_task(&serving) {
             return;
         }
     }
