@@ -135,28 +135,46 @@ fn pass_on(
     }
 }
 
+/// Passes on a field whose value is made here, and needs no check.
+#[inline]
+fn own(
+    known: KnownField,
+    value: &[u8],
+    take: &mut impl FnMut(KnownField, &[u8], &[u8], FieldSecrecy),
+) {
+    take(known, known.name().as_bytes(), value, FieldSecrecy::Open);
+}
+
+/// Passes on a field of this name whose value comes from elsewhere.
+#[inline]
+fn named(
+    known: KnownField,
+    value: &[u8],
+    take: &mut impl FnMut(KnownField, &[u8], &[u8], FieldSecrecy),
+) {
+    pass_on(known, known.name().as_bytes(), value, take);
+}
+
 /// Calls `take` for each field of the response's head: its number, its name in any case, its value.
 pub(crate) fn each_field(
     request: &Request,
     mut take: impl FnMut(KnownField, &[u8], &[u8], FieldSecrecy),
 ) {
-    let mut add =
-        |known: KnownField, value: &[u8]| pass_on(known, known.name().as_bytes(), value, &mut take);
     let response = &request.out;
     let core = &request.site.location(request.location).core;
     let mut text = Vec::new();
     if !response.fields.has(KnownField::Server) && !response.omitted.server {
         let server = core.server_tokens.shown_name(&request.site.identity);
-        add(KnownField::Server, server.as_bytes());
+        named(KnownField::Server, server.as_bytes(), &mut take);
     }
     if !response.fields.has(KnownField::Date) && !response.omitted.date {
         crate::clock::write_http_date(&mut text);
-        add(KnownField::Date, &text);
+        own(KnownField::Date, &text, &mut take);
     }
     if !response.content_type.is_empty() {
         text.clear();
         response.write_content_type(&mut text);
-        add(KnownField::ContentType, &text);
+        named(KnownField::ContentType, &text, &mut take);
     }
     if let Some(length) = response
         .content_length
@@ -164,21 +182,21 @@ pub(crate) fn each_field(
     {
         text.clear();
         base::text::write_number(length, &mut text);
-        add(KnownField::ContentLength, &text);
+        own(KnownField::ContentLength, &text, &mut take);
     }
     if let Some(time) = response.last_modified {
         text.clear();
         proto::date::write_http(time, &mut text);
-        add(KnownField::LastModified, &text);
+        own(KnownField::LastModified, &text, &mut take);
     }
     if let Some(location) = &response.location {
-        add(KnownField::Location, location);
+        named(KnownField::Location, location, &mut take);
     }
     if request.delivery.varies_by_encoding {
-        add(KnownField::Vary, b"Accept-Encoding");
+        own(KnownField::Vary, b"Accept-Encoding", &mut take);
     }
     if let Some(etag) = &response.etag {
-        add(KnownField::Etag, etag);
+        named(KnownField::Etag, etag, &mut take);
     }
     each_of(&response.fields, take);
 }

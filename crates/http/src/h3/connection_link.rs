@@ -30,13 +30,19 @@ const SPARES_KEPT: usize = 32;
 /// How much a client may send that is neither header blocks nor content, in bytes, before the proportion counts.
 const FREE_BYTES: u64 = 1 << 20;
 
+rt::local! {
+    /// Encodes the blocks of all connections of this loop.
+    static ENCODER: Rc<RefCell<QpackEncoder>> = Rc::default();
+}
+
 /// What the tasks of one connection share. They run on one loop, so cells are enough; no borrow is held across a wait.
 pub(super) struct Http3Link {
     pub(super) http: Rc<HttpLoop>,
     pub(super) client: Rc<HttpClient>,
     pub(super) quic: Rc<QuicConnection>,
     pub(super) decoder: RefCell<QpackDecoder>,
-    pub(super) encoder: RefCell<QpackEncoder>,
+    /// The loop's.
+    pub(super) encoder: Rc<RefCell<QpackEncoder>>,
     /// Makes requests of sections, one at a time and never across a wait.
     pub(super) requests: RefCell<RequestReader>,
     pub(super) budget: RefCell<ClientBudget>,
@@ -98,7 +104,7 @@ impl Http3Link {
             client: Rc::clone(client),
             quic: Rc::clone(quic),
             decoder: RefCell::new(decoder),
-            encoder: RefCell::default(),
+            encoder: ENCODER.with(Rc::clone),
             requests: RefCell::new(RequestReader::new(MessageVersion::HTTP_3)),
             budget: RefCell::new(ClientBudget::new(rt::now())),
             limits: RefCell::new(limits),

@@ -260,8 +260,11 @@ impl RequestReader {
         if !self.in_fields {
             self.end_pseudo_fields(head)?;
         }
-        let is_invalid =
-            odd && (name.iter().any(|b| *b != b'_' && is_odd(*b)) || is_underscored(name, limits));
+        let is_invalid = odd
+            && (name
+                .iter()
+                .any(|b| *b != b'_' && NAME_CLASSES[usize::from(*b)] != 0)
+                || is_underscored(name, limits));
         if is_invalid && limits.invalid_headers == InvalidHeaders::Ignored {
             if self.ignored.len() < RequestHead::MAX_IGNORED {
                 self.ignored.push(name.to_vec());
@@ -379,17 +382,17 @@ fn check_text(name: &[u8], value: &[u8], shown: &[u8]) -> Result<bool, Malformed
     if name.is_empty() {
         return Err(MalformedRequest::new("client sent zero header name length"));
     }
-    let mut odd = false;
-    for &byte in name {
-        if byte <= b' ' || byte >= 0x7f || byte == b':' || byte.is_ascii_uppercase() {
-            return Err(MalformedRequest::about(
-                "client sent invalid header name: \"",
-                shown,
-                "\"",
-            ));
-        }
-        odd |= is_odd(byte);
+    let classes = name
+        .iter()
+        .fold(0, |all, &byte| all | NAME_CLASSES[usize::from(byte)]);
+    if classes & FORBIDDEN != 0 {
+        return Err(MalformedRequest::about(
+            "client sent invalid header name: \"",
+            shown,
+            "\"",
+        ));
     }
+    let odd = classes & ODD != 0;
     if !rules::is_value(value) || rules::is_padded(value) {
         let before = [
             b"client sent header \"",
@@ -405,8 +408,29 @@ fn check_text(name: &[u8], value: &[u8], shown: &[u8]) -> Result<bool, Malformed
     Ok(odd)
 }
 
-fn is_odd(byte: u8) -> bool {
-    !(byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+/// What a byte of a name is: nginx calls it invalid, or it must not occur.
+const ODD: u8 = 1;
+const FORBIDDEN: u8 = 2;
+
+/// By byte. A lookup costs a third of the comparisons.
+const NAME_CLASSES: [u8; 256] = build_name_classes();
+
+const fn build_name_classes() -> [u8; 256] {
+    let mut classes = [0; 256];
+    let mut index = 0;
+    while index < 256 {
+        let byte = index as u8;
+        classes[index] =
+            if byte <= b' ' || byte >= 0x7f || byte == b':' || byte.is_ascii_uppercase() {
+                FORBIDDEN
+            } else if byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' {
+                0
+            } else {
+                ODD
+            };
+        index += 1;
+    }
+    classes
 }
 
 fn is_underscored(name: &[u8], limits: &RequestLimits) -> bool {

@@ -18,11 +18,27 @@ mod pattern {
     pub(super) const LITERAL_SECRET: u8 = 0x10;
 }
 
-/// Encodes header blocks. It has no state of its connection, only scratch memory.
+/// How many coded values are kept.
+const KEPT_VALUES: usize = 16;
+
+/// Values of other lengths are not kept, in bytes: shorter ones are coded as fast, and longer ones seldom come again.
+const KEPT_LENGTHS: std::ops::RangeInclusive<usize> = 6..=64;
+
+/// Encodes header blocks. It has no state of a connection, so one is enough for all of a loop: most responses have the same
+/// server, date and type as the one before, and to code a value costs ten times as much as to compare it with the last one.
 #[derive(Debug, Default)]
 pub struct QpackEncoder {
     /// A name in lower case.
     name: Vec<u8>,
+    /// Values as they were written last.
+    kept: [KeptValue; KEPT_VALUES],
+}
+
+/// A value, and the same as it is written.
+#[derive(Debug, Default)]
+struct KeptValue {
+    plain: Vec<u8>,
+    coded: Vec<u8>,
 }
 
 impl QpackEncoder {
@@ -62,7 +78,28 @@ impl QpackEncoder {
         out: &mut Vec<u8>,
     ) {
         let found = static_table::find(known, value);
+        if let (None, Some(named)) = found
+            && secrecy == FieldSecrecy::Open
+            && known != KnownField::Other
+            && KEPT_LENGTHS.contains(&value.len())
+        {
+            integer::write(named, pattern::NAMED, 4, out);
+            return self.write_kept(known, value, out);
+        }
         self.write(found, name, value, secrecy, out);
+    }
+
+    /// Appends a value that may be the same as in the block before.
+    fn write_kept(&mut self, known: KnownField, value: &[u8], out: &mut Vec<u8>) {
+        let place = (known as usize).wrapping_add(value.len()) % KEPT_VALUES;
+        let kept = &mut self.kept[place];
+        if kept.plain != value {
+            kept.plain.clear();
+            kept.plain.extend_from_slice(value);
+            kept.coded.clear();
+            write_text(value, 0, 7, &mut kept.coded);
+        }
+        out.extend_from_slice(&kept.coded);
     }
 
     fn write(
