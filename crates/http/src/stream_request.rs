@@ -64,6 +64,14 @@ pub(crate) struct StreamHeadFacts {
     pub(crate) ignored: Vec<Vec<u8>>,
 }
 
+/// What the task of an HTTP/2 stream starts from.
+pub(crate) struct StreamStart {
+    /// The request, of which only the head has been filled in.
+    pub(crate) request: Box<Request>,
+    pub(crate) verdict: Result<(), MalformedRequest>,
+    pub(crate) about: StreamHeadFacts,
+}
+
 /// What the client wants to speak on the stream after its request (RFC 8441, RFC 9220).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectProtocol {

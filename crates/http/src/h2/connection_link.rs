@@ -10,11 +10,11 @@ use proto::h2::hpack::HpackEncoder;
 use proto::h2::{ErrorCode, FlowControlWindow, H2Settings};
 
 use super::stream::Http2Stream;
-use super::stream_task::StreamStart;
 use crate::byte_stream::ByteStream;
 use crate::client::HttpClient;
 use crate::http_loop::HttpLoop;
 use crate::request::Request;
+use crate::stream_request::StreamStart;
 use crate::stream_tasks::StreamTasks;
 use crate::virtual_server::LastVirtualServer;
 

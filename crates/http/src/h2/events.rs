@@ -17,13 +17,13 @@ use super::connection::Http2Connection;
 use super::connection_link::{ClosedHttp2Stream, Http2StreamEnd};
 use super::limits::Http2Limits;
 use super::stream::Http2Stream;
-use super::stream_task::{StreamStart, serve_streams};
+use super::stream_task::serve_streams;
 use crate::client_budget::{BudgetSpent, SMALL_WINDOW, price};
 use crate::http_loop;
 use crate::http_site::HttpSite;
 use crate::request::ReceivedHead;
 use crate::stream_request::{
-    StreamHeadFacts, TrailerReader, as_upgrade, list_limits, request_limits,
+    StreamHeadFacts, StreamStart, TrailerReader, as_upgrade, list_limits, request_limits,
 };
 
 /// How many priorities are kept for streams that have not begun.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use proto::KnownField;
-use proto::h2::{ErrorCode, MalformedRequest};
+use proto::h2::ErrorCode;
 use proto::message::RejectedHead;
 
 use super::body::Http2BodyInput;
@@ -16,18 +16,10 @@ use crate::request::Request;
 use crate::response_body::ResponseBody;
 use crate::response_send::ResponseSendError;
 use crate::stream_request::{
-    ConnectProtocol, StreamHeadFacts, announced_length, debug_head, misdirected, refusal_of,
-    refuse_websocket,
+    ConnectProtocol, StreamHeadFacts, StreamStart, announced_length, debug_head, misdirected,
+    refusal_of, refuse_websocket,
 };
 use crate::stream_tasks::StreamTask;
-
-/// What the task of a stream starts from.
-pub(super) struct StreamStart {
-    /// The request, of which only the head has been filled in.
-    pub(super) request: Box<Request>,
-    pub(super) verdict: Result<(), MalformedRequest>,
-    pub(super) about: StreamHeadFacts,
-}
 
 /// Closes the stream however its task ends: a panic or an abort must not leave it open for the client.
 struct OpenStream(Rc<Http2Stream>);

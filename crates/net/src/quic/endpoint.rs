@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use base::{ErrnoText, NumberMap};
+use base::NumberMap;
 use bytes::BytesMut;
 use host::engine::ListenerSpec;
-use host::error_log::{LogLevel, Logger};
+use host::error_log::Logger;
 use quinn_proto::{
     ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, EndpointConfig,
     EndpointEvent, Incoming, ServerConfig, Transmit, VarInt,
@@ -27,6 +27,7 @@ use super::closed::QuicClosed;
 use super::connection_ids::{
     IdCipher, IdIssuer, IdOwner, QuicSecret, destination_id, this_process,
 };
+use super::endpoint_reader::{is_of_datagram, read};
 use super::handshake_crypto::{HandshakeCrypto, VERSION};
 use super::initial_hello::HelloCollector;
 use super::link::ConnectionLink;
@@ -44,10 +45,6 @@ const ARRIVAL_LIMIT: usize = 1024;
 /// How much may arrive of one client while its settings are chosen, and of all, in bytes.
 const EARLY_BYTES: u64 = 64 * 1024;
 const EARLY_BYTES_OF_ALL: u64 = 4 << 20;
-
-/// How long a listener that is going waits for handshakes. A client takes two round trips; a hello with a forged address would
-/// hold up the end of the process for as long as a client may take at most.
-const HANDSHAKE_GRACE: Duration = Duration::from_secs(3);
 
 /// How often it is looked whether a stuck loop has recovered.
 const RESCUE_CHECK: Duration = Duration::from_millis(20);
@@ -96,35 +93,35 @@ pub struct QuicListener {
 
 /// QUIC at one socket of a loop.
 pub(super) struct QuicEndpoint {
-    spec: Arc<ListenerSpec>,
-    socket: BatchedUdpSocket,
+    pub(super) spec: Arc<ListenerSpec>,
+    pub(super) socket: BatchedUdpSocket,
     /// `None` for a socket of a client.
-    log: Option<Logger>,
+    pub(super) log: Option<Logger>,
     core: RefCell<Endpoint>,
     ids: IdCipher,
     pub(super) owner: IdOwner,
     secret: QuicSecret,
     /// The address tokens that have been used.
     used_tokens: Arc<UsedTokens>,
-    connections: RefCell<NumberMap<Rc<ConnectionLink>>>,
+    pub(super) connections: RefCell<NumberMap<Rc<ConnectionLink>>>,
     /// Clients whose hello is not complete, by the id that they have chosen.
     arrivals: RefCell<HashMap<Vec<u8>, Rc<ArrivalState>>>,
     /// Clients that have no connection yet, or one that is not complete.
     pub(super) half_open: Cell<usize>,
     /// Connections with something to send.
-    dirty: RefCell<Vec<Rc<ConnectionLink>>>,
+    pub(super) dirty: RefCell<Vec<Rc<ConnectionLink>>>,
     /// Connections for whose datagrams the socket had no room, or which have had their share of a turn.
-    later: RefCell<VecDeque<Rc<ConnectionLink>>>,
+    pub(super) later: RefCell<VecDeque<Rc<ConnectionLink>>>,
     is_blocked: Cell<bool>,
     /// The task that reads.
-    reader: RefCell<Option<Waker>>,
+    pub(super) reader: RefCell<Option<Waker>>,
     retries: Cell<bool>,
     /// New clients are taken.
     pub(super) is_accepting: Cell<bool>,
     /// The socket is read; another process reads it otherwise.
-    is_reading: Cell<bool>,
+    pub(super) is_reading: Cell<bool>,
     /// It has one connection, to a server.
-    is_client: bool,
+    pub(super) is_client: bool,
     take: ArrivalTaker,
     send_buffer: RefCell<Vec<u8>>,
 }
@@ -319,7 +316,7 @@ impl QuicEndpoint {
     // -- datagrams --
 
     /// Takes what has arrived on the socket.
-    fn receive(
+    pub(super) fn receive(
         self: &Rc<Self>,
         socket: &BatchedUdpSocket,
         context: &mut Context<'_>,
@@ -553,7 +550,7 @@ impl QuicEndpoint {
     }
 
     /// Gives up the clients whose handshakes are not complete.
-    fn give_up_handshakes(&self) {
+    pub(super) fn give_up_handshakes(&self) {
         let links: Vec<Rc<ConnectionLink>> = self.connections.borrow().values().cloned().collect();
         for link in links.iter().filter(|link| !link.is_connected()) {
             link.close(VarInt::from_u32(0), b"");
@@ -561,7 +558,7 @@ impl QuicEndpoint {
     }
 
     /// Nobody listens at the server's port. Once a connection is established this proves nothing: anybody can send such a report.
-    fn refuse_handshake(&self) {
+    pub(super) fn refuse_handshake(&self) {
         let links: Vec<Rc<ConnectionLink>> = self.connections.borrow().values().cloned().collect();
         for link in links.iter().filter(|link| !link.is_connected()) {
             link.give_up(QuicClosed::Unreachable);
@@ -589,7 +586,7 @@ impl QuicEndpoint {
     }
 
     /// Has those continue that had to wait.
-    fn resume(&self, context: &mut Context<'_>) {
+    pub(super) fn resume(&self, context: &mut Context<'_>) {
         if self.is_blocked.get() {
             // An error shows with the next send.
             if self.socket.poll_writable(context).is_pending() {
@@ -641,81 +638,6 @@ impl Drop for AcceptingGuard {
             endpoint.wake_reader();
         }
     }
-}
-
-/// Ends the connections with the task that reads: they and their endpoint own each other, and a socket that is open and not
-/// read would swallow what is meant for others.
-struct ReadingGuard(Rc<QuicEndpoint>);
-
-impl Drop for ReadingGuard {
-    fn drop(&mut self) {
-        let endpoint = &self.0;
-        loops::unregister(endpoint.owner);
-        // Out of their cells first: what is dropped may look into them.
-        let connections = endpoint.connections.take();
-        let (dirty, later) = (endpoint.dirty.take(), endpoint.later.take());
-        drop((connections, dirty, later));
-    }
-}
-
-/// Reads the socket for as long as new clients are taken or there are connections.
-async fn read(endpoint: Rc<QuicEndpoint>) {
-    let _ends_them = ReadingGuard(Rc::clone(&endpoint));
-    let grace = rt::Timer::new();
-    std::future::poll_fn(|context| {
-        *endpoint.reader.borrow_mut() = Some(context.waker().clone());
-        endpoint.resume(context);
-        if !endpoint.is_accepting.get() {
-            if endpoint.is_idle() {
-                return Poll::Ready(());
-            }
-            // A client has a time of its own for its handshake.
-            if !grace.is_set() && !endpoint.is_client {
-                grace.set(HANDSHAKE_GRACE);
-            }
-            if grace.is_set() && grace.poll_expired(context).is_ready() {
-                endpoint.give_up_handshakes();
-            }
-        }
-        if !endpoint.is_reading.get() {
-            return Poll::Pending;
-        }
-        loop {
-            match endpoint.receive(&endpoint.socket, context) {
-                Poll::Ready(Ok(())) => {}
-                // An error of a UDP socket is one of a datagram that was sent (ICMP), and is reported once.
-                Poll::Ready(Err(error)) if is_of_datagram(&error) => {
-                    if endpoint.is_client && error.kind() == io::ErrorKind::ConnectionRefused {
-                        endpoint.refuse_handshake();
-                    }
-                }
-                Poll::Ready(Err(error)) => {
-                    let (address, reason) = (&endpoint.spec.address, ErrnoText(&error));
-                    if let Some(log) = &endpoint.log {
-                        log.log_plain(
-                            LogLevel::Alert,
-                            format_args!("reading datagrams from {address} failed{reason}"),
-                        );
-                    }
-                    return Poll::Ready(());
-                }
-                Poll::Pending => return Poll::Pending,
-            }
-        }
-    })
-    .await;
-}
-
-/// Whether an error of the socket concerns a datagram and not the socket.
-fn is_of_datagram(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionRefused
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::HostUnreachable
-            | io::ErrorKind::NetworkUnreachable
-            | io::ErrorKind::Interrupted
-    )
 }
 
 /// A datagram as another loop or process has received it.

@@ -29,6 +29,7 @@ mod closed;
 mod connection;
 mod connection_ids;
 mod endpoint;
+mod endpoint_reader;
 mod frames;
 mod handshake_crypto;
 mod initial_hello;

@@ -121,10 +121,6 @@ impl BatchedUdpSocket {
                 std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
             let socket = UdpSockRef::from(&self.socket);
             *filled = self.state.recv(socket, &mut slices, metas)?;
-            // `recvmmsg` has stopped where the queue was empty, and every datagram that arrives after that is an edge.
-            if *filled < BUFFERS {
-                self.socket.note_drained();
-            }
             Ok(())
         })
     }

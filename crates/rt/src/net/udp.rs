@@ -162,13 +162,6 @@ impl UdpSocket {
         }
     }
 
-    /// A call has taken all there was: the next edge will tell, so that no call is made only to hear `EAGAIN`.
-    pub(super) fn note_drained(&self) {
-        if let Some(registration) = self.registration.get() {
-            registration.clear_ready(IoInterest::Read);
-        }
-    }
-
     /// [`Self::attempt_system_io`], or registers the task to be woken.
     pub(super) fn poll_system_io<R>(
         &self,
