@@ -78,7 +78,7 @@ fn the_tree_is_that_of_the_published_description() {
     let origin = ok_origin();
     let port = origin.port;
     let Some(site) = site(&format!(
-        "proxy_cache_path cache keys_zone=cache:1m max_size=10m;
+        "proxy_cache_path cache keys_zone=cache:1m max_size=10m; proxy_cache_path unlimited keys_zone=unlimited:1m;
          limit_req_zone $uri zone=reqs:64k rate=100r/s; limit_conn_zone $uri zone=conns:64k;
          keyval_zone zone=pairs:64k;
          upstream back {{ zone back 64k; server 127.0.0.1:{port} weight=3; server 127.0.0.1:1 backup; }}
@@ -188,6 +188,8 @@ fn the_tree_is_that_of_the_published_description() {
             "\"miss\":{\"bytes\":2,\"bytes_written\":2,\"responses\":1,\"responses_written\":1}",
         ],
     );
+    let unlimited = read(&server, "http/caches/unlimited");
+    assert!(!unlimited.contains("max_size"), "{unlimited}");
     has(
         &read(&server, "http/upstreams/back"),
         &[

@@ -51,7 +51,7 @@ pub struct ZoneParameters {
     pub keys: u64,
     /// An object that is not requested for this time is removed; zero: never.
     pub inactive: Duration,
-    /// The maximum number of bytes on disk.
+    /// The maximum number of bytes on disk; [`ZoneParameters::UNLIMITED_SIZE`] without `max_size=`.
     pub max_size: u64,
     /// Bytes of the file system to leave free; 0: no bound.
     pub min_free: u64,
@@ -72,6 +72,9 @@ const PURGES: &str = "purge";
 const BYTES_PER_KEY: u64 = 40;
 
 impl ZoneParameters {
+    /// The `max_size` of a cache without one, in bytes: in effect no limit.
+    pub const UNLIMITED_SIZE: u64 = 1 << 50;
+
     /// The parameters of one worker group: two processes cannot write one store, so each has its own, the first one the
     /// directory itself, and its part of the sizes.
     fn of_group(&self, group: WorkerGroup) -> ZoneParameters {
@@ -80,7 +83,9 @@ impl ZoneParameters {
             own.path.push(format!("{GROUP_FOLDER}{}", group.index));
         }
         own.keys = group.part_of(self.keys);
-        own.max_size = group.part_of(self.max_size);
+        if self.max_size < Self::UNLIMITED_SIZE {
+            own.max_size = group.part_of(self.max_size);
+        }
         own.memory = group.part_of(self.memory);
         own
     }

@@ -55,9 +55,6 @@ const MIN_KEYS: u64 = 2 * 4096;
 /// The default of `memory=`, in bytes.
 const DEFAULT_MEMORY: u64 = 64 * 1024 * 1024;
 
-/// The size limit of a cache without `max_size`, in bytes: in effect none.
-const DEFAULT_MAX_SIZE: u64 = 1 << 50;
-
 /// The maximum depth of nginx's directory levels.
 const MAX_LEVELS: usize = 3;
 
@@ -99,7 +96,7 @@ fn cache_path(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
         path: folder(line),
         keys: 0,
         inactive: Duration::from_secs(600),
-        max_size: DEFAULT_MAX_SIZE,
+        max_size: ZoneParameters::UNLIMITED_SIZE,
         min_free: 0,
         memory: DEFAULT_MEMORY,
     };

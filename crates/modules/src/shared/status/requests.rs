@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use http::cache::{CacheZone, CacheZones};
+use http::cache::{CacheZone, CacheZones, ZoneParameters};
 use net::resolver::{self, REQUEST_KINDS, RESPONSE_KINDS};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -192,7 +192,7 @@ fn cache(zone: &CacheZone, sums: &CacheSums) -> Value {
         "cold": zone.stats().is_none(),
     });
     let max_size = zone.parameters().map(|parameters| parameters.max_size);
-    if let Some(max_size) = max_size.filter(|size| *size > 0 && *size < u64::MAX) {
+    if let Some(max_size) = max_size.filter(|size| *size < ZoneParameters::UNLIMITED_SIZE) {
         value["max_size"] = json!(max_size);
     }
     for (index, outcome) in OUTCOMES.iter().enumerate() {
