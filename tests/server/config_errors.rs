@@ -573,6 +573,40 @@ fn weir_shows_the_line_a_caret_and_the_nearest_name() {
 }
 
 #[test]
+fn errors_about_settings_together_are_shown_at_one_of_them() {
+    if skip_on_oracle("nginx shows no lines") {
+        return;
+    }
+    for (text, line) in [
+        (
+            "proxy_buffers 4 4k;\nproxy_busy_buffers_size 64k;\nlocation / { proxy_pass http://127.0.0.1:1; }",
+            4,
+        ),
+        (
+            "location / {\nproxy_buffers 1 4k;\nproxy_pass http://127.0.0.1:1; }",
+            4,
+        ),
+        (
+            "location / {\nfastcgi_buffer_size 64k;\nfastcgi_pass 127.0.0.1:1; }",
+            4,
+        ),
+        (
+            "location / {\nproxy_ssl_certificate missing.crt;\nproxy_pass https://127.0.0.1:1; }",
+            4,
+        ),
+    ] {
+        let finished = whole(&in_server(text)).test();
+        let directive = text.lines().nth(line - 3).unwrap_or_default();
+        let shown = format!("{line} | {directive}");
+        assert!(
+            finished.code == 1 && finished.stderr.contains(&shown),
+            "{text}\n{}",
+            finished.stderr
+        );
+    }
+}
+
+#[test]
 fn a_file_that_is_included_twice_complains_once_and_what_is_twice_names_the_first() {
     if skip_on_oracle("nginx stops at the first error") {
         return;

@@ -375,7 +375,10 @@ fn finish(confs: &mut BlockConfs, parents: Option<&BlockConfs>, level: &mut Bloc
             };
             // Even where the result is known: the function also tells the block's engine what it needs.
             match rows.finish(conf, parent, level) {
-                Err(error) => level.report(error),
+                Err(error) => {
+                    let error = place_by_name(error, level);
+                    level.report(error);
+                }
                 Ok(()) => {
                     if let Some(outer) = inherited.filter(|_| rows.finishes_alike()) {
                         confs.share_finished(group, table, outer);
@@ -383,5 +386,34 @@ fn finish(confs: &mut BlockConfs, parents: Option<&BlockConfs>, level: &mut Bloc
                 }
             }
         }
+    }
+}
+
+/// An error about settings together has no place of its own: it gets that of the directive of this block whose name is most
+/// like those in the message. A value that was not set is derived from others, so that it need not be one of them.
+fn place_by_name(error: Diagnostic, level: &BlockContext) -> Diagnostic {
+    if error.span.is_some_and(|span| span != Span::NONE) {
+        return error;
+    }
+    let quoted = || error.message.split('"').skip(1).step_by(2);
+    let likeness = |seen: &SeenDirective| {
+        let common = |name: &str| {
+            let pairs = name.bytes().zip(seen.name.bytes());
+            pairs.take_while(|(a, b)| a == b).count()
+        };
+        // The prefix of a module, at least.
+        let longest = quoted().map(common).max();
+        longest.filter(|length| seen.name[..*length].contains('_'))
+    };
+    let alike = level
+        .seen
+        .iter()
+        .filter_map(|seen| Some((likeness(seen)?, seen.head)));
+    match alike.max_by_key(|(length, _)| *length) {
+        Some((_, head)) => Diagnostic {
+            span: Some(head),
+            ..error
+        },
+        None => error,
     }
 }
