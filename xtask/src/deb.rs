@@ -16,6 +16,8 @@ use std::time::Duration;
 use xtask::flags::Flags;
 use xtask::{Outcome, packages, shell};
 
+use crate::{dist_trial, image};
+
 /// A build from nothing takes some minutes; packing takes seconds.
 const BUILD: Duration = Duration::from_secs(3600);
 const PACK: Duration = Duration::from_secs(300);
@@ -95,8 +97,7 @@ pub(crate) fn run(flags: &mut Flags) -> Outcome {
         let tree = target.join(package.name);
         // What an earlier version had must not stay.
         let _ = fs::remove_dir_all(&tree);
-        let program = package.has_program.then_some(binary.as_path());
-        fill(package, &tree, program)?;
+        fill(package, &tree, &binary)?;
         check_scripts(&tree)?;
         let mut pack = Command::new("dpkg-deb");
         pack.args(["--root-owner-group", "--build", compression]);
@@ -127,7 +128,7 @@ fn write_tests(place: &Path) -> Outcome {
 }
 
 /// Writes the tree of a package.
-fn fill(package: &DebianPackage, tree: &Path, program: Option<&Path>) -> Outcome {
+fn fill(package: &DebianPackage, tree: &Path, program: &Path) -> Outcome {
     for (from, to) in package.files {
         write(&tree.join(to), &read(Path::new(from))?, 0o644)?;
     }
@@ -140,7 +141,7 @@ fn fill(package: &DebianPackage, tree: &Path, program: Option<&Path>) -> Outcome
     )?;
     compress(&doc.join("changelog"))?;
     let mut libraries = String::new();
-    if let Some(program) = program {
+    if package.has_program {
         write(&tree.join("usr/sbin/weir"), &read(program)?, 0o755)?;
         fill_with_program(program, tree)?;
         libraries = shared_libraries(program)?;
@@ -163,7 +164,7 @@ fn fill(package: &DebianPackage, tree: &Path, program: Option<&Path>) -> Outcome
         let place = tree.join("usr/share/lintian/overrides").join(package.name);
         write(&place, &read(&overrides)?, 0o644)?;
     }
-    fill_control(package, tree, &libraries)
+    fill_control(package, tree, image::architecture(program)?, &libraries)
 }
 
 /// What the program prints of itself: completions and manual pages.
@@ -174,12 +175,12 @@ fn fill_with_program(program: &Path, tree: &Path) -> Outcome {
         ("zsh", "zsh/vendor-completions/_weir"),
         ("fish", "fish/vendor_completions.d/weir.fish"),
     ] {
-        let mut print = Command::new(program);
+        let mut print = dist_trial::runner(program)?;
         let text = shell::output(print.args(["completions", shell_name]), PACK)?;
         write(&share.join(place), text.as_bytes(), 0o644)?;
     }
     for (name, section) in [("weir.8", "man8"), ("weir.conf.5", "man5")] {
-        let mut print = Command::new(program);
+        let mut print = dist_trial::runner(program)?;
         let text = shell::output(print.args(["man", name]), PACK)?;
         let place = share.join("man").join(section).join(name);
         write(&place, text.as_bytes(), 0o644)?;
@@ -189,11 +190,15 @@ fn fill_with_program(program: &Path, tree: &Path) -> Outcome {
 }
 
 /// `DEBIAN/`: the description, scripts, list of configuration files, sums.
-fn fill_control(package: &DebianPackage, tree: &Path, libraries: &str) -> Outcome {
+fn fill_control(
+    package: &DebianPackage,
+    tree: &Path,
+    architecture: &str,
+    libraries: &str,
+) -> Outcome {
     let source = Path::new("packaging/debian").join(package.name);
     let control = fs::read_to_string(source.join("control"))
         .map_err(|error| format!("{}: {error}", source.display()))?;
-    let architecture = shell::output(Command::new("dpkg").arg("--print-architecture"), PACK)?;
     let sums = shell::output(
         Command::new("sh").current_dir(tree).args([
             "-c",
@@ -209,7 +214,7 @@ fn fill_control(package: &DebianPackage, tree: &Path, libraries: &str) -> Outcom
     )?;
     let control = control
         .replace("@VERSION@", env!("CARGO_PKG_VERSION"))
-        .replace("@ARCH@", architecture.trim())
+        .replace("@ARCH@", architecture)
         .replace("@MAINTAINER@", MAINTAINER)
         .replace("@HOMEPAGE@", env!("CARGO_PKG_REPOSITORY"))
         .replace("@SHLIBS@", libraries)
@@ -245,6 +250,9 @@ fn check_scripts(tree: &Path) -> Outcome {
 
 /// The libraries that the program needs, as Debian's packages with their versions.
 fn shared_libraries(program: &Path) -> Result<String, String> {
+    if image::machine(program)? != std::env::consts::ARCH {
+        return foreign_libraries(program);
+    }
     let program = std::path::absolute(program).map_err(|error| error.to_string())?;
     // The tool reads a source package's description, of which it needs nothing.
     let folder = shell::target().join("deb/shlibs");
@@ -261,6 +269,27 @@ fn shared_libraries(program: &Path) -> Result<String, String> {
         .find_map(|line| line.strip_prefix("shlibs:Depends="));
     list.map(str::to_owned)
         .ok_or_else(|| "dpkg-shlibdeps names no libraries".to_owned())
+}
+
+/// The same for another architecture, whose packages are not on this machine: by the newest symbols that the program asks for.
+fn foreign_libraries(program: &Path) -> Result<String, String> {
+    let mut list = Command::new("readelf");
+    let text = shell::output(list.args(["-VW"]).arg(program), PACK)?;
+    let newest = |prefix: &str| {
+        let words = text.split_whitespace();
+        let versions = words.filter_map(|word| word.strip_prefix(prefix));
+        let numbers = versions.map(|text| text.split('.').map(str::parse).collect());
+        // A symbol that only the library itself may use has a word for a version.
+        let numbers: Vec<Vec<u32>> = numbers.filter_map(Result::ok).collect();
+        let newest = numbers.into_iter().max()?;
+        let numbers: Vec<String> = newest.iter().map(u32::to_string).collect();
+        Some(numbers.join("."))
+    };
+    match (newest("GLIBC_"), newest("GCC_")) {
+        (Some(c), Some(gcc)) => Ok(format!("libc6 (>= {c}), libgcc-s1 (>= {gcc})")),
+        (Some(c), None) => Ok(format!("libc6 (>= {c})")),
+        (None, _) => Err(format!("{} names no glibc", program.display())),
+    }
 }
 
 /// The file of licences, in the machine-readable format of Debian.

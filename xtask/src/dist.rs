@@ -14,6 +14,8 @@ use std::time::Duration;
 use xtask::flags::Flags;
 use xtask::{Outcome, shell};
 
+use crate::dist_trial;
+
 /// With whole-program optimization, and on a machine that has other work too.
 const BUILD: Duration = Duration::from_secs(2 * 3600);
 const SHORT: Duration = Duration::from_secs(300);
@@ -30,7 +32,8 @@ pub(crate) struct DistBuild {
     pub(crate) root: PathBuf,
     /// Where cargo works.
     pub(crate) target: PathBuf,
-    /// Cargo's name of a platform; `None`: this one.
+    /// Cargo's name of a platform; `None`: this one. A version of glibc may follow (`x86_64-unknown-linux-gnu.2.28`): the
+    /// binary needs none that is newer.
     pub(crate) platform: Option<String>,
 }
 
@@ -56,19 +59,31 @@ impl DistBuild {
         } else {
             println!("cargo-auditable is not installed: the binary will not list its dependencies");
         }
-        cargo.args([
-            "build",
-            "--locked",
-            "--profile",
-            "dist",
-            "--package",
-            "weir",
-        ]);
+        let (triple, glibc) = match self.platform.as_deref() {
+            Some(platform) => split_platform(platform),
+            None => ("", None),
+        };
+        match glibc {
+            // The headers and stubs of each glibc come with zig, whose C compiler also links.
+            Some(_) if shell::is_installed("cargo-zigbuild") => {
+                cargo.arg("zigbuild");
+                // LuaJIT's makefile links its own program, and zig's compiler does not add the unwinder by itself.
+                cargo.env("TARGET_LIBS", "-lunwind");
+            }
+            Some(_) => {
+                let need = "a version of glibc needs zig: pip install cargo-zigbuild ziglang";
+                return Err(need.to_owned());
+            }
+            None => {
+                cargo.arg("build");
+            }
+        }
+        cargo.args(["--locked", "--profile", "dist", "--package", "weir"]);
         cargo.arg("--target-dir").arg(&self.target);
         let mut folder = self.target.clone();
         if let Some(platform) = &self.platform {
             cargo.args(["--target", platform]);
-            folder.push(platform);
+            folder.push(triple);
         }
         if let Some((variable, linker)) = self.linker() {
             cargo.env(variable, linker);
@@ -129,6 +144,14 @@ impl DistBuild {
     }
 }
 
+/// Cargo's name of a platform, and the version of glibc behind it.
+fn split_platform(platform: &str) -> (&str, Option<&str>) {
+    match platform.split_once('.') {
+        Some((triple, glibc)) => (triple, Some(glibc)),
+        None => (platform, None),
+    }
+}
+
 fn rust_flags(replacements: &[(PathBuf, &str)]) -> OsString {
     let flags = replacements.iter().map(|(from, to)| {
         let mut flag = OsString::from("--remap-path-prefix=");
@@ -152,15 +175,19 @@ fn c_flags(replacements: &[(PathBuf, &str)]) -> OsString {
     flags.collect::<Vec<_>>().join(" ".as_ref())
 }
 
-/// `cargo xtask dist [--target TRIPLE] [--verify]`.
+/// `cargo xtask dist [--target TRIPLE] [--try] [--verify]`.
 pub(crate) fn run(flags: &mut Flags) -> Outcome {
     let platform: String = flags.value("--target", String::new())?;
     let verify = flags.has("--verify");
+    let tries = flags.has("--try");
     flags.finish()?;
     let platform = (!platform.is_empty()).then_some(platform);
     let build = DistBuild::here(platform)?;
     let binary = binary(&build)?;
     println!("\n{}", describe(&binary)?);
+    if tries {
+        dist_trial::run(&binary)?;
+    }
     match verify {
         true => verify_again(&build, &binary),
         false => Ok(()),

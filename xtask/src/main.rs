@@ -8,6 +8,7 @@
 
 mod deb;
 mod dist;
+mod dist_trial;
 mod docs;
 mod figures;
 mod image;
@@ -86,7 +87,7 @@ const TASKS: &[(&str, &str, Task)] = &[
     ),
     (
         "dist",
-        "the binary that is handed out, and its debug symbols (--target TRIPLE; --verify: builds twice and compares)",
+        "the binary that is handed out, and its debug symbols (--target TRIPLE[.GLIBC]; --try: runs it; --verify: builds twice and compares)",
         dist::run,
     ),
     (

@@ -23,7 +23,7 @@ use xtask::flags::Flags;
 use xtask::{Outcome, shell};
 
 use crate::image::{source_date, write};
-use crate::{deb, dist, image, supply};
+use crate::{deb, dist, dist_trial, image, supply};
 
 const PACK: Duration = Duration::from_secs(600);
 /// What is made of this repository, and what of the binary.
@@ -44,7 +44,7 @@ pub(crate) fn run(flags: &mut Flags) -> Outcome {
         true => given,
         false => dist::binary(&dist::DistBuild::here(None)?)?,
     };
-    let machine = machine(&binary)?;
+    let machine = image::machine(&binary)?;
     let name = format!("weir-{VERSION}-linux-{machine}");
     let symbols = binary.with_extension("debug");
     if !is_given {
@@ -69,14 +69,6 @@ pub(crate) fn run(flags: &mut Flags) -> Outcome {
     let list = fs::read_to_string(out.join("SHA256SUMS")).map_err(|error| error.to_string())?;
     println!("\n{}:\n{list}", out.display());
     Ok(())
-}
-
-/// The architecture of a binary as `uname -m` says it.
-fn machine(binary: &Path) -> Result<&'static str, String> {
-    Ok(match image::architecture(binary)? {
-        "arm64" => "aarch64",
-        _ => "x86_64",
-    })
 }
 
 /// Seconds as a moment in UTC.
@@ -109,7 +101,7 @@ fn section(text: &str, heading: &str) -> Option<String> {
 
 /// What the program prints of itself: each file's place in the tarball and in the rpm, and its text.
 fn program_files(binary: &Path) -> Result<Vec<(&'static str, &'static str, String)>, String> {
-    let printed = |command: &[&str]| shell::output(Command::new(binary).args(command), PACK);
+    let printed = |command: &[&str]| shell::output(dist_trial::runner(binary)?.args(command), PACK);
     let rows: [(&str, &str, &[&str]); 5] = [
         (
             "man/weir.8",

@@ -108,10 +108,11 @@ pub(super) fn write_slim(tree: &Path, binary: &Path) -> Outcome {
         Ok(text) => write(&tree.join(authorities), &text)?,
         Err(error) => println!("/{authorities}: {error}; upstream servers cannot be verified"),
     }
-    for library in libraries(binary)? {
+    let libraries = libraries(binary)?;
+    for library in &libraries {
         let content =
-            fs::read(&library).map_err(|error| format!("{}: {error}", library.display()))?;
-        let place = library.strip_prefix("/").unwrap_or(&library);
+            fs::read(library).map_err(|error| format!("{}: {error}", library.display()))?;
+        let place = library.strip_prefix("/").unwrap_or(library);
         write(&tree.join(place), &content)?;
     }
     for (package, licence) in [
@@ -119,7 +120,9 @@ pub(super) fn write_slim(tree: &Path, binary: &Path) -> Outcome {
         ("libgcc-s1", "/usr/share/doc/gcc-12-base/copyright"),
     ] {
         // A static binary has neither, and another system has its licences elsewhere.
-        if let Ok(text) = fs::read(licence) {
+        if let Ok(text) = fs::read(licence)
+            && !libraries.is_empty()
+        {
             write(
                 &tree.join("usr/share/doc").join(package).join("copyright"),
                 &text,
@@ -135,11 +138,31 @@ pub(super) fn write_slim(tree: &Path, binary: &Path) -> Outcome {
 
 /// The shared libraries of a binary and what loads them, as paths of this machine; none for a static one.
 fn libraries(binary: &Path) -> Result<Vec<PathBuf>, String> {
+    if machine(binary)? != std::env::consts::ARCH {
+        let headers = shell::output(Command::new("readelf").arg("-lW").arg(binary), LIMIT)?;
+        // The libraries of another architecture are not on this machine.
+        return match headers.contains("INTERP") {
+            false => Ok(Vec::new()),
+            true => Err(format!(
+                "{}: a small image for another architecture needs a static binary (cargo xtask dist --target {}-unknown-linux-musl)",
+                binary.display(),
+                machine(binary)?
+            )),
+        };
+    }
     let Ok(text) = shell::output(Command::new("ldd").arg(binary), LIMIT) else {
         return Ok(Vec::new());
     };
     let words = text.split_whitespace().filter(|word| word.starts_with('/'));
     Ok(words.map(PathBuf::from).collect())
+}
+
+/// The architecture of a binary, as `uname -m` and cargo say it.
+pub(crate) fn machine(binary: &Path) -> Result<&'static str, String> {
+    Ok(match architecture(binary)? {
+        "arm64" => "aarch64",
+        _ => "x86_64",
+    })
 }
 
 /// The architecture of a binary, in the words of container engines.

@@ -20,7 +20,7 @@ use xtask::flags::Flags;
 use xtask::{Outcome, shell};
 
 use crate::dist;
-pub(crate) use files::architecture;
+pub(crate) use files::{architecture, machine};
 use layout::{ImageLayer, OciLayout};
 
 /// A Debian is unpacked within a minute; compressing it takes another.
