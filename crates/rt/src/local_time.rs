@@ -29,7 +29,8 @@ pub fn local_time(seconds: u64) -> LocalTime {
         // process has one thread (rt::system::set_environment).
         unsafe { tzset() }
     });
-    let clock = libc::time_t::try_from(seconds).unwrap_or(0);
+    // `time_t`, whose name `libc` deprecates for musl.
+    let clock = i64::try_from(seconds).unwrap_or(0);
     let mut parts = std::mem::MaybeUninit::<libc::tm>::zeroed();
     // SAFETY: both pointers are valid for the call; localtime_r writes only `parts`, which is all
     // zero bytes before (valid for this plain C struct, tm_zone is then null and never read).

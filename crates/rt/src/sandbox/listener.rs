@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// `SECCOMP_IOCTL_NOTIF_RECV` and `SECCOMP_IOCTL_NOTIF_SEND`: `_IOWR('!', 0, struct seccomp_notif)` and so on.
-const RECEIVE: libc::c_ulong = 0xc050_2100;
-const SEND: libc::c_ulong = 0xc018_2101;
+const RECEIVE: libc::Ioctl = 0xc050_2100_u32 as libc::Ioctl;
+const SEND: libc::Ioctl = 0xc018_2101_u32 as libc::Ioctl;
 
 /// The end of a filter at which calls wait for a decision.
 ///
