@@ -208,6 +208,7 @@ impl SourceExcerpt {
         let place = sources.place(span)?;
         let (line_number, _) = sources.line_column(span)?;
         let (line, start) = sources.line(span)?;
+        let line = &mask_secrets(line)[..];
         let from = (span.start as usize).saturating_sub(start).min(line.len());
         let to = (span.end as usize)
             .saturating_sub(start)
@@ -267,6 +268,48 @@ fn write_note(out: &mut String, note: &str, gutter_width: usize, styles: &Diagno
         let _ = writeln!(out, "{gutter}{blank} {sign}{gutter:#} {line}");
     }
 }
+
+/// A line with stars in place of what a `secret` directive and a `password=` parameter say: logs are read by others than
+/// those who may know that. The length stays, so that the caret is where it belongs.
+fn mask_secrets(line: &[u8]) -> Vec<u8> {
+    let mut masked = line.to_vec();
+    let is_end = |byte: u8| byte.is_ascii_whitespace() || matches!(byte, b';' | b'{' | b'}');
+    let mut at = 0;
+    while at < line.len() {
+        let word_end = |from: usize| {
+            let end = line[from..].iter().position(|byte| is_end(*byte));
+            end.map_or(line.len(), |end| from + end)
+        };
+        let end = word_end(at);
+        let word = &line[at..end];
+        let hidden = if word == b"secret" {
+            let all = line[end..].iter().position(|byte| *byte == b';');
+            end..all.map_or(line.len(), |all| end + all)
+        } else if let Some(from) = word
+            .windows(PASSWORD.len())
+            .position(|part| part == PASSWORD)
+        {
+            // A quoted one may contain spaces.
+            let quote = word.first().copied().filter(|first| b"\"'".contains(first));
+            let from = at + from + PASSWORD.len();
+            let all = quote.and_then(|quote| line[from..].iter().position(|byte| *byte == quote));
+            from..all.map_or(end, |all| from + all)
+        } else {
+            at = end + 1;
+            continue;
+        };
+        at = hidden.end.max(end) + 1;
+        for byte in &mut masked[hidden] {
+            if !byte.is_ascii_whitespace() && !b"\"'".contains(byte) {
+                *byte = b'*';
+            }
+        }
+    }
+    masked
+}
+
+/// The parameter whose value is not shown.
+const PASSWORD: &[u8] = b"password=";
 
 /// The prefix of words that contain a key or a certificate itself, not its path.
 const SECRET: &str = "data:";
@@ -345,6 +388,33 @@ impl DiagnosticStyles {
             bold: Style::new().bold(),
             severity: tint.on_default().bold(),
             gutter: AnsiColor::Blue.on_default().bold(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_not_shown() {
+        for (line, shown) in [
+            ("  secret \"abc d\" 'e';", "  secret \"*** *\" '*';"),
+            ("c { secret abc; member x; }", "c { secret ***; member x; }"),
+            (
+                "redis a password=abc tls=on;",
+                "redis a password=*** tls=on;",
+            ),
+            (
+                "redis a \"password=a b\" tls=on;",
+                "redis a \"password=* *\" tls=on;",
+            ),
+            ("redis a password=\"abc\";", "redis a password=\"***\";"),
+            ("secret", "secret"),
+            ("secret abc", "secret ***"),
+            ("secure_link_secret abc;", "secure_link_secret abc;"),
+        ] {
+            assert_eq!(mask_secrets(line.as_bytes()), shown.as_bytes(), "{line}");
         }
     }
 }
