@@ -17,7 +17,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
@@ -126,9 +126,11 @@ pub enum FillCoverage {
 /// Where the bytes of a fill come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FillFeed {
-    /// The origin, or what another cache has stored.
+    /// The origin.
     #[default]
     Origin,
+    /// Another cache that is asked for what it has stored, then the origin.
+    StoredElsewhere,
     /// A fetch of another cache, which may itself be waiting for one.
     OtherCache,
 }
@@ -136,23 +138,24 @@ pub enum FillFeed {
 /// The feed of a fill and of its successors, as it is at the moment: see [`FillFeed`]. It is asked before another cache is made to
 /// wait for this fill, because caches that wait for each other wait for ever.
 #[derive(Clone, Debug, Default)]
-pub struct FeedMark(Arc<AtomicBool>);
+pub struct FeedMark(Arc<AtomicU8>);
 
 impl FeedMark {
     pub(crate) fn new(feed: FillFeed) -> FeedMark {
-        FeedMark(Arc::new(AtomicBool::new(feed == FillFeed::OtherCache)))
+        FeedMark(Arc::new(AtomicU8::new(feed as u8)))
     }
 
     /// From now on the bytes come from the origin. There is no way back.
     pub fn turn_to_origin(&self) {
-        self.0.store(false, Relaxed);
+        self.0.store(FillFeed::Origin as u8, Relaxed);
     }
 
     /// The feed at the moment.
     pub fn feed(&self) -> FillFeed {
         match self.0.load(Relaxed) {
-            true => FillFeed::OtherCache,
-            false => FillFeed::Origin,
+            feed if feed == FillFeed::OtherCache as u8 => FillFeed::OtherCache,
+            feed if feed == FillFeed::StoredElsewhere as u8 => FillFeed::StoredElsewhere,
+            _ => FillFeed::Origin,
         }
     }
 }

@@ -22,6 +22,7 @@ mod index;
 mod key;
 mod lookup;
 mod memory;
+mod note_format;
 mod object;
 mod open_store;
 mod options;
@@ -33,6 +34,7 @@ mod sibling_stores;
 mod store;
 mod store_core;
 mod store_log;
+mod store_note;
 mod survey;
 mod upkeep;
 

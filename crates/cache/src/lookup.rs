@@ -48,6 +48,8 @@ pub enum MissReason {
     Absent,
     /// It is there and was purged.
     Purged,
+    /// It is there, and whether it was purged is not known yet: see [`CacheStore::hide_stored`].
+    Hidden,
     /// It is remembered that responses under this key are for one client each (Varnish's hit-for-miss).
     HitForMiss {
         /// When that is forgotten, in milliseconds since the epoch.
@@ -118,6 +120,9 @@ impl CacheStore {
 
     /// Decides between fresh, stale and gone.
     fn judge(&self, object: CachedObject, softened: bool, now_ms: u64) -> LookupResult {
+        if self.0.is_hidden(object.born()) {
+            return LookupResult::Miss(MissReason::Hidden, SeenLocation(Some(object.location())));
+        }
         let head = object.head();
         let verdict = self
             .0

@@ -25,7 +25,7 @@ impl CacheStore {
     /// Purges here and in the stores of other processes.
     pub fn purge_everywhere(&self, what: PurgeRequest<'_>, mode: PurgeMode) {
         if let Some(listener) = self.0.purge_listener.get() {
-            listener(encode(what, mode));
+            listener(what.to_message(mode));
         }
         self.purge(what, mode);
     }
@@ -49,18 +49,21 @@ impl CacheStore {
     }
 }
 
-fn encode(what: PurgeRequest<'_>, mode: PurgeMode) -> Vec<u8> {
-    let mode = match mode {
-        PurgeMode::Hard => b'h',
-        PurgeMode::Soft => b's',
-    };
-    let (scope, name) = match what {
-        PurgeRequest::Key(key) => (b'k', key.text()),
-        PurgeRequest::Prefix(name) => (b'p', name),
-        PurgeRequest::Tag(name) => (b't', name),
-        PurgeRequest::All => (b'a', &[][..]),
-    };
-    [&[mode, scope], name].concat()
+impl PurgeRequest<'_> {
+    /// The purge as other processes receive it, for [`CacheStore::take_purge`].
+    pub fn to_message(self, mode: PurgeMode) -> Vec<u8> {
+        let mode = match mode {
+            PurgeMode::Hard => b'h',
+            PurgeMode::Soft => b's',
+        };
+        let (scope, name) = match self {
+            PurgeRequest::Key(key) => (b'k', key.text()),
+            PurgeRequest::Prefix(name) => (b'p', name),
+            PurgeRequest::Tag(name) => (b't', name),
+            PurgeRequest::All => (b'a', &[][..]),
+        };
+        [&[mode, scope], name].concat()
+    }
 }
 
 /// Removes the stores in `folder` whose directories are named `prefix` and a number from `least` on. `false` if one is

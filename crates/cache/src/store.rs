@@ -154,7 +154,8 @@ impl CacheStore {
         let fill = fills.running.get(&(hash, coverage))?;
         // The table goes by hashes, which two keys may share. Of a purged fill, only clients that asked before the
         // purge may have the rest.
-        let is_it = fill.has_key(key) && self.0.purge_of(fill).is_none();
+        let is_it =
+            fill.has_key(key) && !self.0.is_hidden(fill.born) && self.0.purge_of(fill).is_none();
         is_it.then(|| FillFollower::join_fill(fill))?
     }
 
@@ -225,6 +226,7 @@ impl CacheStore {
         let is_it = fill.has_key(key)
             && fill.is_whole()
             && fill.is_complete()
+            && !core.is_hidden(fill.born)
             && core.purge_of(&fill).is_none();
         is_it.then(|| FillFollower::join_fill(&fill))?
     }

@@ -17,6 +17,7 @@ use crate::fill::Fill;
 use crate::fill_table::FillTable;
 use crate::index::{RecordLocation, StoreIndex};
 use crate::memory::MemoryTier;
+use crate::note_format::StoreNote;
 use crate::object::ObjectHome;
 use crate::options::{StoreLimits, StoreOptions};
 use crate::purge::{PurgeListener, PurgeTable};
@@ -39,6 +40,9 @@ pub(crate) struct StoreCore {
     pub(crate) index: StoreIndex,
     pub(crate) memory: MemoryTier,
     purges: Mutex<PurgeTable>,
+    /// What was born until then is not found: see `store_note`. 0: nothing is hidden.
+    pub(crate) hidden: AtomicU64,
+    pub(crate) note: Mutex<StoreNote>,
     /// Tells other processes of purges, if there are any.
     pub(crate) purge_listener: OnceLock<PurgeListener>,
     pub(crate) fills: FillTable,
@@ -89,6 +93,7 @@ pub(crate) struct LoadedStore {
     pub(crate) device: u64,
     pub(crate) index: StoreIndex,
     pub(crate) purges: PurgeTable,
+    pub(crate) note: StoreNote,
     pub(crate) segments: BTreeMap<u32, Arc<Segment>>,
     pub(crate) next_segment: u32,
     pub(crate) sequence: u64,
@@ -127,6 +132,8 @@ impl StoreCore {
             lock: loaded.lock,
             index: loaded.index,
             purges: Mutex::new(loaded.purges),
+            hidden: AtomicU64::new(0),
+            note: Mutex::new(loaded.note),
             purge_listener: OnceLock::new(),
             fills: FillTable::default(),
             segments: RwLock::new(loaded.segments),
@@ -151,6 +158,12 @@ impl StoreCore {
 
     pub(crate) fn hash(&self, key: &CacheKey) -> u64 {
         xxh64(key.text(), self.seed)
+    }
+
+    /// Whether something that was born then is hidden.
+    #[inline]
+    pub(crate) fn is_hidden(&self, born: u64) -> bool {
+        born <= self.hidden.load(Relaxed)
     }
 
     pub(crate) fn next_sequence(&self) -> u64 {
