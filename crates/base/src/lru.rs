@@ -114,6 +114,12 @@ impl<K: Eq + Hash + Clone, V> Lru<K, V> {
         self.entries.iter().map(|entry| (&entry.key, &entry.value))
     }
 
+    /// The same, to change them. It does not count as a use.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
+        let entries = self.entries.iter_mut();
+        entries.map(|entry| (&entry.key, &mut entry.value))
+    }
+
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.index.clear();

@@ -17,6 +17,7 @@ pub mod local_time;
 pub mod metrics;
 pub mod passing;
 pub mod quic;
+pub mod redis;
 pub mod resolver;
 pub mod server_name;
 pub mod tls;
