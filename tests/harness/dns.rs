@@ -23,6 +23,8 @@ pub struct Dns {
 pub enum Answer {
     /// These are its addresses, for so many seconds.
     Addresses(Vec<IpAddr>, u32),
+    /// These are the servers of a service (SRV): the first one is `0.servers.test`, and so on, for so many seconds.
+    Services(Vec<(IpAddr, u16)>, u32),
     /// This response code: 2 is a failure, 3 says that there is no such name.
     Code(u8),
     /// Nothing at all.
@@ -126,15 +128,42 @@ fn converse(mut stream: TcpStream, answer: &Answer) -> io::Result<()> {
 fn reply(query: &[u8], answer: &Answer) -> Option<Vec<u8>> {
     let end = question_end(query)?;
     let kind = query[end - 3];
+    let name = question_name(query);
+    let named: Vec<IpAddr>;
     let (code, addresses, ttl) = match answer {
         Answer::Silence => return None,
         Answer::Code(code) => (*code, &[][..], 0),
         Answer::Addresses(addresses, ttl) => (0, addresses.as_slice(), *ttl),
+        Answer::Services(servers, ttl) => {
+            let number = name
+                .split('.')
+                .next()
+                .and_then(|label| label.parse::<usize>().ok());
+            let server = number.and_then(|number| servers.get(number));
+            named = server.map(|(address, _)| *address).into_iter().collect();
+            (0, named.as_slice(), *ttl)
+        }
     };
     let mut reply = query[..end].to_vec();
     reply[2..4].copy_from_slice(&[0x81, 0x80 | code]);
     // One question, and nothing else that the query may have had (EDNS).
     reply[4..12].copy_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0]);
+    if let (Answer::Services(servers, ttl), 33) = (answer, kind) {
+        for (index, (_, port)) in servers.iter().enumerate() {
+            let label = index.to_string();
+            let mut data = vec![0, 0, 0, 1];
+            data.extend_from_slice(&port.to_be_bytes());
+            for label in [label.as_str(), "servers", "test", ""] {
+                data.push(label.len() as u8);
+                data.extend_from_slice(label.as_bytes());
+            }
+            reply[7] += 1;
+            reply.extend_from_slice(&[0xc0, 12, 0, 33, 0, 1]);
+            reply.extend_from_slice(&ttl.to_be_bytes());
+            reply.extend_from_slice(&[0, data.len() as u8]);
+            reply.extend_from_slice(&data);
+        }
+    }
     for address in addresses {
         let (number, data) = match address {
             IpAddr::V4(ip) => (1, ip.octets().to_vec()),

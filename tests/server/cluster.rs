@@ -11,22 +11,22 @@ use weir_tests::{Answer, Dns, PATIENCE, Port, Reply, Server, Signal, http, skip_
 
 use crate::cache_fills::{Origin, content, head, say};
 
-const SECRET: &str = "for the tests of the cluster";
+pub(crate) const SECRET: &str = "for the tests of the cluster";
 
 /// Servers that are members of one cluster.
-struct Nodes {
-    servers: Vec<Server>,
-    peers: Vec<Port>,
+pub(crate) struct Nodes {
+    pub(crate) servers: Vec<Server>,
+    pub(crate) peers: Vec<Port>,
 }
 
 /// The lines of a `cluster` block with these members.
-fn members(peers: &[u16]) -> String {
+pub(crate) fn members(peers: &[u16]) -> String {
     let lines = peers.iter().map(|port| format!("member 127.0.0.1:{port};"));
     lines.collect::<Vec<_>>().join(" ")
 }
 
 /// The configuration of one member: what the block says, and what the location says.
-fn node(peer: u16, origin: u16, cluster: &str, location: &str) -> String {
+pub(crate) fn node(peer: u16, origin: u16, cluster: &str, location: &str) -> String {
     node_at(&format!("127.0.0.1:{peer}"), origin, cluster, location)
 }
 
@@ -44,7 +44,7 @@ fn node_at(peer: &str, origin: u16, cluster: &str, location: &str) -> String {
 }
 
 impl Nodes {
-    fn start(count: usize, origin: u16, cluster: &str, location: &str) -> Nodes {
+    pub(crate) fn start(count: usize, origin: u16, cluster: &str, location: &str) -> Nodes {
         let peers: Vec<Port> = (0..count).map(|_| Port::take()).collect();
         let numbers: Vec<u16> = peers.iter().map(Port::number).collect();
         let cluster = format!("{} {cluster}", members(&numbers));
@@ -62,7 +62,7 @@ impl Nodes {
     }
 
     /// Waits until each member has an answer of each other one: they did not start at the same moment.
-    fn until_all_answer(&self) {
+    pub(crate) fn until_all_answer(&self) {
         let others = self.servers.len() - 1;
         for server in &self.servers {
             until(|| {
@@ -82,7 +82,7 @@ impl Nodes {
     }
 
     /// A path below `folder` whose default key the member with this number owns.
-    fn path_owned_by(&self, owner: usize, origin: u16, folder: &str) -> String {
+    pub(crate) fn path_owned_by(&self, owner: usize, origin: u16, folder: &str) -> String {
         let paths = (0..).map(|number| format!("/{folder}/{number}"));
         let mut owned = paths.filter(|path| {
             let key = format!("http://127.0.0.1:{origin}{path}");
@@ -93,7 +93,7 @@ impl Nodes {
 }
 
 /// The member that owns a key, as the guide's page describes it: the order is a contract between versions.
-fn owner_of(peers: &[Port], key: &str) -> usize {
+pub(crate) fn owner_of(peers: &[Port], key: &str) -> usize {
     let hash = |text: &str| {
         let whole = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text.as_bytes());
         u64::from_be_bytes(whole.as_ref()[..8].try_into().expect("there are 32"))
@@ -112,7 +112,7 @@ fn owner_of(peers: &[Port], key: &str) -> usize {
 }
 
 /// An origin whose responses may be stored.
-fn plain_origin(fields: &'static str) -> Origin {
+pub(crate) fn plain_origin(fields: &'static str) -> Origin {
     Origin::start(move |stream, asked, _| {
         let path = asked.split(' ').nth(1).unwrap_or_default().to_owned();
         say(stream, &head(fields, path.len()));
@@ -120,7 +120,8 @@ fn plain_origin(fields: &'static str) -> Origin {
     })
 }
 
-const FRESH: &str = "Cache-Control: max-age=60\r\nETag: \"v\"\r\nAccept-Ranges: bytes\r\n";
+pub(crate) const FRESH: &str =
+    "Cache-Control: max-age=60\r\nETag: \"v\"\r\nAccept-Ranges: bytes\r\n";
 
 /// Gets a target of these servers, with this many clients each that begin together.
 fn together(servers: &[Server], target: &str, clients: usize) -> Vec<Reply> {
@@ -145,7 +146,7 @@ fn together(servers: &[Server], target: &str, clients: usize) -> Vec<Reply> {
 }
 
 /// The requests for a path that the origin has had.
-fn asked(origin: &Origin, path: &str) -> usize {
+pub(crate) fn asked(origin: &Origin, path: &str) -> usize {
     let heads = origin.heads.lock().expect("no answer panics");
     let line = format!("GET {path} ");
     heads.iter().filter(|head| head.starts_with(&line)).count()

@@ -9,7 +9,7 @@ use proto::message::Method;
 use super::cache_settings::{CacheChoice, CacheCondition, CacheSettings};
 use super::cache_status::UpstreamCacheStatus;
 use super::cached_protocol::CachedProtocol;
-use super::cluster_answer::answer_nothing;
+use super::cluster_answer::{JournalBehind, answer_nothing};
 use super::decide::RequestTerms;
 use super::invalidate::purge_by_key;
 use super::key::{HEAD_ONLY, key_text};
@@ -33,6 +33,24 @@ pub fn serve_cached<'a>(
         }
         return go_past(request, source);
     }
+    if is_of_member(request)
+        && let Some(behind) = JournalBehind::of(request, &settings)
+    {
+        return HandlerStep::later(async move {
+            match behind.catch_up().await {
+                true => admit(request, settings, source).outcome().await,
+                false => answer_nothing(request),
+            }
+        });
+    }
+    admit(request, settings, source)
+}
+
+fn admit<'a>(
+    request: &'a mut Request,
+    settings: SettingsRef,
+    source: &'static CachedProtocol,
+) -> HandlerStep<'a> {
     // Read once: everything up to the first wait is decided on this time.
     let now_ms = rt::wall_millis();
     match CacheAdmission::of(request, settings, source, now_ms) {

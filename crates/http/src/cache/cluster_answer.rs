@@ -5,12 +5,18 @@
 //! the end.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use cache::{FillFeed, FillFollower};
-use net::cluster::{PeerClaim, hash_of_key};
+use net::cluster::{
+    AskedWork, FillSource, JournalPosition, MemberQuestion, MemberVerdict, PeerClaim, PurgeJournal,
+    hash_of_key, judge_member, may_wait_for,
+};
 
 use super::cache_response::CacheResponse;
+use super::cache_settings::CacheChoice;
 use super::cluster_fetch::ClusterPart;
 use super::decide::CacheAction;
 use super::execute::StartedAction;
@@ -19,7 +25,7 @@ use crate::cluster::{ObjectField, RESPONSE_FIELD, claim_of, is_of_member};
 use crate::module::HandlerOutcome;
 use crate::request::Request;
 use crate::response_body::ResponseBody;
-use crate::upstream::respond;
+use crate::upstream::{UpstreamSettings, respond};
 
 /// What a member is answered that asks for something that this location does not have.
 pub(super) fn answer_nothing(request: &mut Request) -> HandlerOutcome {
@@ -35,6 +41,35 @@ fn answer_with(request: &mut Request, field: &ObjectField) -> HandlerOutcome {
         .fields
         .push_with(RESPONSE_FIELD, |out| field.write(out));
     HandlerOutcome::Respond
+}
+
+/// A member that asks has read more of the journal of purges than this server: what is stored here may be what was purged.
+pub(super) struct JournalBehind {
+    journal: Arc<PurgeJournal>,
+    id: JournalPosition,
+    limit: Duration,
+}
+
+impl JournalBehind {
+    /// `None`: this server has read as much.
+    pub(super) fn of(request: &Request, settings: &UpstreamSettings) -> Option<JournalBehind> {
+        let id = claim_of(request)?.journal?;
+        let CacheChoice::Cache(zone) = &settings.cache.cache else {
+            return None;
+        };
+        let journal = zone.journal().filter(|journal| !journal.has_applied(id))?;
+        let cluster = settings.cache.cluster.as_ref()?;
+        Some(JournalBehind {
+            journal: Arc::clone(journal),
+            id,
+            limit: cluster.settings()?.budget / 2,
+        })
+    }
+
+    /// Waits until this server has read as much: usually that takes a moment. Whether it has.
+    pub(super) async fn catch_up(self) -> bool {
+        self.journal.until_applied(self.id, self.limit).await
+    }
 }
 
 impl CacheRequest {
@@ -74,7 +109,8 @@ impl CacheRequest {
         let claim = claim_of(request)?;
         let part = Rc::clone(self.cluster.as_ref()?);
         if matches!(action, CacheAction::Collapse(..)) {
-            let waits = |follower: &FillFollower| follower.feed() == FillFeed::OtherCache;
+            let waits =
+                |follower: &FillFollower| !may_be_waited_for(follower.feed(), claim.only_stored);
             let has_head = |follower: &FillFollower| follower.known_head().is_some();
             let is_waiting = running.as_ref().is_some_and(waits);
             if !is_waiting || self.has_awaited_feed && running.as_ref().is_some_and(has_head) {
@@ -93,6 +129,18 @@ impl CacheRequest {
     }
 }
 
+/// Whether a member may be made to wait for a fill with this feed.
+fn may_be_waited_for(feed: FillFeed, only_stored: bool) -> bool {
+    may_wait_for(
+        match feed {
+            FillFeed::Origin => FillSource::Origin,
+            FillFeed::StoredElsewhere => FillSource::StoredElsewhere,
+            FillFeed::OtherCache => FillSource::OtherMember,
+        },
+        only_stored,
+    )
+}
+
 /// Why a member is refused what it asks for, as the answer to it; `None`: it is not.
 fn refuse_member(
     request: &mut Request,
@@ -101,31 +149,29 @@ fn refuse_member(
     part: &ClusterPart,
 ) -> Option<HandlerOutcome> {
     let owner = part.route.owner.as_ref();
-    let other = owner.filter(|owner| claim.hop == 1 && Some(owner.address) != claim.from);
-    let elsewhere = match other {
-        Some(owner) => ObjectField::AskOther(owner.address),
-        None => ObjectField::Nothing,
+    let question = MemberQuestion {
+        hop: claim.hop,
+        only_stored: claim.only_stored,
+        is_same_view: claim.epoch == part.route.epoch,
+        is_of_another: owner.is_some_and(|owner| Some(owner.address) != claim.from),
     };
-    let field = match action {
-        CacheAction::Collapse(..) => elsewhere,
+    let work = match action {
+        CacheAction::Collapse(..) => AskedWork::Join,
         CacheAction::Fetch(..) | CacheAction::FetchRange | CacheAction::FetchMissing => {
-            if claim.only_stored {
-                ObjectField::Nothing
-            } else if claim.epoch != part.route.epoch && other.is_some() {
-                // By this server's view of the members another one fetches the key.
-                elsewhere
-            } else {
-                // Asked although another member is the owner by the same view: that one could not be reached.
-                return None;
-            }
+            AskedWork::Fetch
         }
-        // The response would be for one client, and need not pass through here.
-        CacheAction::FetchUnshared(_) | CacheAction::Pass(_) => ObjectField::Private,
+        CacheAction::FetchUnshared(_) | CacheAction::Pass(_) => AskedWork::Unshared,
         CacheAction::GatewayTimeout
         | CacheAction::Serve(_)
         | CacheAction::ServeCompleted
         | CacheAction::ServeAndRevalidate(_)
-        | CacheAction::AwaitCommit => return None,
+        | CacheAction::AwaitCommit => AskedWork::Serve,
+    };
+    let field = match (judge_member(question, work), owner) {
+        (MemberVerdict::Answer, _) => return None,
+        (MemberVerdict::AskOwner, Some(owner)) => ObjectField::AskOther(owner.address),
+        (MemberVerdict::AskOwner, None) | (MemberVerdict::Nothing, _) => ObjectField::Nothing,
+        (MemberVerdict::Private, _) => ObjectField::Private,
     };
     if matches!(field, ObjectField::AskOther(_)) {
         part.state.redirected.fetch_add(1, Relaxed);

@@ -24,7 +24,9 @@ use std::time::Duration;
 
 use cache::FillFeed;
 use host::error_log::LogLevel;
-use net::cluster::{Cluster, ClusterRoute, ClusterState, MemberUse, RouteStep, hash_of_key};
+use net::cluster::{
+    Cluster, ClusterRoute, ClusterState, JournalPosition, MemberUse, RouteStep, hash_of_key,
+};
 use proto::message::Method;
 
 use super::fetch::CacheFetch;
@@ -49,6 +51,8 @@ pub(super) struct ClusterPart {
     key: [u8; 16],
     /// Whom to ask, by the view at the time of the request.
     pub(super) route: ClusterRoute,
+    /// How far the journal of purges had been read when the request began: an answer must be as new.
+    journal: Option<JournalPosition>,
 }
 
 /// What a member's answer was.
@@ -84,6 +88,11 @@ impl ClusterPart {
         let zone = request.ledger.cache.clone()?;
         let text = cache_request.primary.text().to_vec();
         let key = hash_of_key(&text);
+        let journal = match zone.journal() {
+            // Until something of the journal is known, nothing could be said of how new an answer has to be.
+            Some(journal) => Some(journal.position()?),
+            None => None,
+        };
         let mut route = state.view().route_of(&key, rt::now());
         if let Some(claim) = claim_of(request) {
             // For another member only what is stored elsewhere is asked for, and not of that member.
@@ -98,6 +107,7 @@ impl ClusterPart {
             text,
             key,
             route,
+            journal,
         }))
     }
 
@@ -109,10 +119,10 @@ impl ClusterPart {
 
     /// Where the bytes of a fetch come from first.
     pub(super) fn feed(&self) -> FillFeed {
-        // A member that is asked for what is stored waits for no other.
         match self.route.steps.first() {
-            Some(step) if !step.only_stored => FillFeed::OtherCache,
-            _ => FillFeed::Origin,
+            Some(step) if step.only_stored => FillFeed::StoredElsewhere,
+            Some(_) => FillFeed::OtherCache,
+            None => FillFeed::Origin,
         }
     }
 
@@ -202,7 +212,11 @@ impl CacheFetch {
             }
             match Box::pin(self.ask_member(&part, &step)).await {
                 MemberAnswer::Response(exchange) => return Some(exchange),
-                MemberAnswer::Other(other) => self.follow_redirect(&part, other),
+                MemberAnswer::Other(other) if !step.only_stored => {
+                    self.follow_redirect(&part, other);
+                }
+                // The feed of this fill says that it waits for no fetch of another member.
+                MemberAnswer::Other(_) => {}
                 MemberAnswer::AskOrigin => self.members.left.clear(),
                 MemberAnswer::None => {}
             }
@@ -257,6 +271,7 @@ impl CacheFetch {
                 from: part.state.view().own.as_ref().map(|own| own.address),
                 key: part.key,
                 only_stored: step.only_stored,
+                journal: part.journal,
             })),
             content: RequestContent::Dropped,
             watch_client: false,

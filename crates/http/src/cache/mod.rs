@@ -24,6 +24,7 @@
 //! stored_head           the format of a stored response's head
 //! copy_head             the same for compressed copies of stored responses
 //! zone                  `…_cache_path`: the stores, their opening and their upkeep
+//! zone_journal        the purges of a zone that a cluster keeps
 //! ```
 //!
 //! The bytes are kept by the crate `cache`, which knows no HTTP; the rules of RFC 9111 are `proto::caching`, which
@@ -63,6 +64,7 @@ mod storing;
 mod unshared;
 mod variables;
 mod zone;
+mod zone_journal;
 
 pub use admission::serve_cached;
 pub use cache::{
@@ -80,3 +82,4 @@ pub use inspect::{InspectedEntry, inspect_stored};
 pub use stored_head::{MarkerHead, StoredHead, StoredVariant};
 pub use variables::VARIABLES;
 pub use zone::{CacheZone, CacheZones, OpenedStore, UPKEEP, ZoneEvent, ZoneParameters};
+pub use zone_journal::JournaledZone;

@@ -262,7 +262,7 @@ impl PartialContent {
         match store.join_or_start_fed(feed, (&self.at.key, part), seen, now_ms) {
             // A member that waits for this one must not wait for a third.
             FillStart::Joined(follower)
-                if is_of_member(request) && follower.feed() == FillFeed::OtherCache =>
+                if is_of_member(request) && follower.feed() != FillFeed::Origin =>
             {
                 Err(PartRefusal::HitForMiss)
             }

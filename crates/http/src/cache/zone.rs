@@ -19,6 +19,8 @@ use host::engine::ZoneRegistry;
 use host::worker_group::{GroupMember, WorkerGroup};
 use rt::pool::DeviceNumber;
 
+use super::zone_journal::{JournalLink, ZoneCluster, tell_journal};
+
 /// How long a start or a reload waits for a store to open: requests before that would all go to the origin. A store on
 /// a slower disk opens while requests are being served.
 const OPEN_WAIT: Duration = Duration::from_secs(1);
@@ -110,6 +112,8 @@ pub struct CacheZone {
     opened: OnceLock<Arc<ZoneStore>>,
     /// The first line that refers to it, and its directive, for the message that no line declares it.
     referred: Option<(Span, String)>,
+    /// Whom purges are told.
+    pub(super) cluster: ZoneCluster,
 }
 
 /// The caches of a configuration. Clones share the map.
@@ -146,10 +150,16 @@ impl CacheZone {
     pub fn store(&self) -> Option<cache::CacheStore> {
         let opened = self.opened.get()?;
         let store = opened.store();
-        if store.is_none() {
-            Arc::clone(opened).open_soon();
+        match &store {
+            Some(store) => self.hide_if_stopped(store),
+            None => Arc::clone(opened).open_soon(),
         }
         store
+    }
+
+    /// The store, if it is open.
+    pub(super) fn open_store(&self) -> Option<cache::CacheStore> {
+        self.opened.get()?.store()
     }
 
     /// What is wrong with the store, for the error log and the status page.
@@ -225,6 +235,7 @@ impl CacheZones {
                 declared: OnceLock::new(),
                 opened: OnceLock::new(),
                 referred,
+                cluster: ZoneCluster::default(),
             })
         };
         Arc::clone(map.entry(name.to_owned()).or_insert_with(make))
@@ -278,6 +289,7 @@ impl CacheZones {
             let store =
                 zones.get_or_create(&key, || ZoneStore::new(&own, &declared.path, zones.group()));
             store.adopt(&own);
+            *store.journal.lock() = cache.journal_link();
             // A reload in this process cancels the handover to another one.
             store.state().given_away = false;
             Arc::clone(&store).open_soon();
@@ -420,6 +432,8 @@ pub(super) struct ZoneStore {
     /// The directory in the configuration, which names the store in all worker groups.
     declared_path: PathBuf,
     group: Arc<GroupMember>,
+    /// Where purges are told to other servers.
+    journal: JournalLink,
     /// As far as it is this group's.
     declared: Mutex<ZoneParameters>,
     state: Mutex<ZoneStoreState>,
@@ -471,6 +485,7 @@ impl ZoneStore {
         ZoneStore {
             declared_path: declared_path.to_owned(),
             group: Arc::clone(group),
+            journal: JournalLink::default(),
             declared: Mutex::new(parameters.clone()),
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -616,9 +631,17 @@ impl ZoneStore {
         for purge in std::mem::take(&mut state.missed) {
             store.take_purge(&purge);
         }
-        if self.group.has_siblings() {
-            let (group, path) = (Arc::clone(&self.group), self.declared_path.clone());
-            store.set_purge_listener(move |purge| tell_purge(&group, &path, &purge));
+        let (group, path) = (Arc::clone(&self.group), self.declared_path.clone());
+        let journal = Arc::clone(&self.journal);
+        store.set_purge_listener(move |purge| {
+            if group.has_siblings() {
+                tell_purge(&group, &path, &purge);
+            }
+            tell_journal(&journal, purge);
+        });
+        if self.journal.lock().is_some() {
+            // What was purged while this server was down is not known yet.
+            store.hide_stored();
         }
         // The first group cleans up, as its directory contains the others.
         state.has_former_groups = self.group.place().index == 0 && self.remove_former_groups();

@@ -5,11 +5,12 @@
 
 use std::cell::OnceCell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bstr::{BStr, ByteSlice};
 use net::client::RemoteClient;
-use net::cluster::{Cluster, PeerClaim};
+use net::cluster::{Cluster, ClusterState, JournalPosition, PeerClaim, PurgeJournal};
 use proto::KnownField;
 use rt::net::SocketAddress;
 
@@ -38,16 +39,16 @@ pub(crate) fn admit_member(request: &mut Request) -> HandlerStep<'_> {
     // A server has other ports as well.
     let cluster = request.client.endpoint.borrow().cluster.clone();
     match cluster {
-        Some(cluster) => admit(request, &cluster).into(),
+        Some(cluster) => admit(request, &cluster),
         None => HandlerOutcome::Declined.into(),
     }
 }
 
-fn admit(request: &mut Request, cluster: &Cluster) -> HandlerOutcome {
+fn admit<'a>(request: &'a mut Request, cluster: &Cluster) -> HandlerStep<'a> {
     // Nobody reads an error page here.
     request.flow.error_pages = ErrorPages::Withheld;
     let Some((settings, state)) = cluster.running() else {
-        return HandlerOutcome::Status(403);
+        return HandlerOutcome::Status(403).into();
     };
     let wire = &request.head.wire;
     let host = wire.fields.get_known(KnownField::Host).unwrap_or_default();
@@ -65,11 +66,23 @@ fn admit(request: &mut Request, cluster: &Cluster) -> HandlerOutcome {
                 "request is not of a member of cluster \"{}\": {reason}",
                 cluster.name()
             ));
-            return HandlerOutcome::Status(403);
+            return HandlerOutcome::Status(403).into();
         }
     };
     if claim.hop == 0 {
-        return answer_ping(request);
+        return match asked_journal(request.head.wire.target(), state) {
+            Some((journal, id)) => {
+                let limit = settings.budget;
+                HandlerStep::later(async move {
+                    let status = match journal.until_applied(id, limit).await {
+                        true => 204,
+                        false => 504,
+                    };
+                    answer_ping(request, status)
+                })
+            }
+            None => answer_ping(request, 204).into(),
+        };
     }
     state.served.fetch_add(1, Relaxed);
     // It has served its purpose, and the origin must not get it.
@@ -81,7 +94,7 @@ fn admit(request: &mut Request, cluster: &Cluster) -> HandlerOutcome {
     take_client(request, &claim);
     // Not set before: the request has just begun.
     let _ = request.shared::<AdmittedClaim>().0.set(claim);
-    HandlerOutcome::Declined
+    HandlerOutcome::Declined.into()
 }
 
 /// Variables about the client mean the client of the member that asks, so that keys made of them are the same.
@@ -105,9 +118,24 @@ fn take_client(request: &mut Request, claim: &PeerClaim) {
     }
 }
 
-/// The answer to the question whether this member is there: nothing is waited for.
-fn answer_ping(request: &mut Request) -> HandlerOutcome {
-    request.out.status = 204;
+/// The entry of a journal that the question is about: `/.weir-cluster?applied=1764200000000-0&zone=pages`.
+fn asked_journal(
+    target: &[u8],
+    state: &ClusterState,
+) -> Option<(Arc<PurgeJournal>, JournalPosition)> {
+    let (_, args) = target.split_once_str("?applied=")?;
+    let (id, zone) = args.split_once_str("&zone=")?;
+    let mut name = Vec::new();
+    proto::form::decode(zone, &mut name);
+    Some((
+        state.journal_of(name.as_bstr()),
+        JournalPosition::parse(id)?,
+    ))
+}
+
+/// The answer to the question whether this member is there, or whether it has applied a purge.
+fn answer_ping(request: &mut Request, status: u16) -> HandlerOutcome {
+    request.out.status = status;
     let write = |out: &mut Vec<u8>| ObjectField::Here.write(out);
     request.out.fields.push_with(RESPONSE_FIELD, write);
     HandlerOutcome::Respond

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use net::cluster::{Cluster, PeerClaim};
+use net::cluster::{Cluster, JournalPosition, PeerClaim};
 use proto::KnownField;
 use proto::connection::NominatedFields;
 use proto::fields::Fields;
@@ -41,6 +41,8 @@ pub(crate) struct AskedMember {
     pub(crate) key: [u8; 16],
     /// Nothing is to be fetched for it.
     pub(crate) only_stored: bool,
+    /// How far this server has read the journal of purges.
+    pub(crate) journal: Option<JournalPosition>,
 }
 
 /// One request to a member.
@@ -85,6 +87,7 @@ impl PeerExchange {
             client: request.remote.address.ip(),
             is_secure: request.is_tls(),
             only_stored: asked.only_stored,
+            journal: asked.journal,
         };
         let signed = [
             request.method.name().as_bytes(),

@@ -11,7 +11,7 @@
 //!
 //! A full zone forgets the least recently used keys, as many as a new one needs.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,16 +19,19 @@ use std::time::{Duration, Instant};
 
 use conf::{
     Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, HTTP, HTTP_SERVER_LOCATION,
-    RepeatRule, Setter, Variable, parse,
+    RepeatRule, Setter, Span, Variable, parse,
 };
 use host::error_log::LogLevel;
+use http::http_loop::HttpLoop;
 use http::ledger::{EndedBy, LedgerPhase};
 use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
+use net::cluster::Cluster;
 use net::metrics::{MetricFamily, MetricSink};
 
 use crate::shared::limit_req::{
     CountMode, OUTCOMES, PourResult, REQUEST, ReqZone, ReqZoneDeclaration, ReqZones, RequestBuckets,
 };
+use crate::shared::limit_req_sync::{SyncWords, ZoneSync, report_shares};
 use crate::shared::zones;
 
 pub(crate) static MODULE: HttpModule = HttpModule {
@@ -45,7 +48,8 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     )
     .volatile()],
     complete: |line| {
-        zones::report_undeclared::<ReqZoneDeclaration, RequestBuckets>(line, "limit_req_zone")
+        zones::report_undeclared::<ReqZoneDeclaration, RequestBuckets>(line, "limit_req_zone");
+        report_missing_redis(line);
     },
     metrics: |site, sink| tell_metrics(site.main_confs.get::<ReqZones>(), sink),
     accept: |site, zones| site.main_confs.get::<ReqZones>().adopt_states(zones),
@@ -53,6 +57,8 @@ pub(crate) static MODULE: HttpModule = HttpModule {
         let all = &site.main_confs.get::<ReqZones>().0;
         all.iter().for_each(|zone| zone.commit_state(zones, KIND));
     },
+    start,
+    stop: |_| drop(TASKS.take()),
     explain: http::module::ModuleExplain::Depends(&[(http::HttpPhase::Preaccess, &["limit_req"])]),
     ..HttpModule::EMPTY
 };
@@ -62,13 +68,16 @@ const KIND: &str = "limit_req";
 
 static ZONES: DirectiveTable<ReqZones> = DirectiveTable::new(&[Directive {
     name: "limit_req_zone",
-    syntax: "key zone=name:size rate=rate",
+    syntax: "key zone=name:size rate=rate [sync=share|redis cluster=name]",
     default: None,
     contexts: HTTP,
     since: "0.1",
     doc: "Defines a zone that tracks requests per value of the key, and their maximum rate (`r/s` or `r/m`). Requests \
-          with an empty key are not counted. When the zone is full, the least recently used entry is removed.",
-    set: Setter::Custom(Arity::exactly(3), RepeatRule::Many, |declared, line| {
+          with an empty key are not counted. When the zone is full, the least recently used entry is removed. With `sync`, \
+          the rate and the bursts are those of all members of the `cluster` together: `share` gives each an equal part, \
+          `redis` one by what is asked of it, counted in the `redis` of the cluster ten times a second. No request waits \
+          for that, and while Redis is away the parts are equal.",
+    set: Setter::Custom(Arity::between(3, 5), RepeatRule::Many, |declared, line| {
         declared.read(line)
     }),
 }]);
@@ -120,6 +129,48 @@ static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     },
 ]);
 
+/// Reports zones that are to be counted in Redis by a cluster that has none. Its block may stand further down.
+fn report_missing_redis(line: &mut DirectiveLine) {
+    let mut missing = Vec::new();
+    for (cluster, span) in &line.lasting::<CountedClusters>().0 {
+        let settings = cluster.settings();
+        if settings.is_some_and(|settings| settings.redis.is_none()) {
+            let text = format!("cluster \"{}\" has no \"redis\"", cluster.name());
+            let note = "sync=redis counts there; sync=share needs nothing";
+            missing.push(Diagnostic::error(text, *span).note(note));
+        }
+    }
+    missing
+        .into_iter()
+        .for_each(|error| line.level.report(error));
+}
+
+/// The clusters whose Redis is to count, by the lines that say so.
+#[derive(Default)]
+struct CountedClusters(Vec<(Arc<Cluster>, Span)>);
+
+rt::local! {
+    /// The tasks that report to Redis, on the loop that runs them.
+    static TASKS: RefCell<Vec<rt::JoinHandle<()>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Starts to report the zones that Redis counts, on one loop.
+fn start(engine: &HttpLoop) {
+    if engine.index != 0 {
+        return;
+    }
+    let site = engine.site();
+    let zones = site.main_confs.get::<ReqZones>().0.iter();
+    let counted = zones.filter(|zone| {
+        let sync = zone.declared().and_then(|declared| declared.sync.as_ref());
+        sync.is_some_and(ZoneSync::needs_redis)
+    });
+    let report = |zone: &Arc<ReqZone>| {
+        rt::spawn_handle("limit_req reports", report_shares(Arc::clone(zone))).abort_on_drop()
+    };
+    drop(TASKS.replace(counted.map(report).collect()));
+}
+
 /// The words of `limit_req_log_level` and of `limit_conn_log_level`.
 const LEVEL_WORDS: [&str; 4] = ["info", "notice", "warn", "error"];
 /// The levels of [`LEVEL_WORDS`], in the same order.
@@ -163,7 +214,7 @@ impl ReqZoneReader for ReqZones {
     fn read(&mut self, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
         let key = line.expression(0)?;
         // One request per second if the line names no rate, as in nginx.
-        let (mut zone, mut rate) = (None, REQUEST);
+        let (mut zone, mut rate, mut sync) = (None, REQUEST, SyncWords::default());
         for i in 1..line.args().len() {
             let word = line.text(i);
             if let Some(value) = parse::parameter(word, "zone") {
@@ -171,9 +222,15 @@ impl ReqZoneReader for ReqZones {
             } else if let Some(value) = parse::parameter(word, "rate") {
                 let read = parse_rate(value);
                 rate = read.ok_or_else(|| line.error_at(i, format!("invalid rate \"{word}\"")))?;
-            } else {
+            } else if !sync.take(line, i)? {
                 return Err(line.invalid_parameter(i));
             }
+        }
+        let sync = sync.finish(line)?;
+        if let Some(sync) = sync.as_ref().filter(|sync| sync.needs_redis()) {
+            let span = line.node.span;
+            let counted = line.lasting::<CountedClusters>();
+            counted.0.push((Arc::clone(sync.cluster()), span));
         }
         let zone =
             zone.ok_or_else(|| line.error("\"limit_req_zone\" must have \"zone\" parameter"))?;
@@ -188,7 +245,7 @@ impl ReqZoneReader for ReqZones {
             line,
             zone,
             KIND,
-            ReqZoneDeclaration { key, rate },
+            ReqZoneDeclaration { key, rate, sync },
             twice,
         )?);
         Ok(())
@@ -471,6 +528,15 @@ static REQUESTS: MetricFamily = MetricFamily::counter(
     "Requests that a zone of limit_req judged: passed at once, delayed, refused, or what they would have been.",
 );
 
+static LEASES: MetricFamily = MetricFamily::counter(
+    "weir_limit_req_leases",
+    "Leases of keys that Redis has given, for zones with sync=redis.",
+);
+static ROUNDS_WITHOUT: MetricFamily = MetricFamily::counter(
+    "weir_limit_req_rounds_without_redis",
+    "Reports that Redis did not take, so that each member used an equal part.",
+);
+
 /// Tells what became of the requests of each zone.
 fn tell_metrics(zones: &ReqZones, sink: &mut dyn MetricSink) {
     sink.family(&REQUESTS);
@@ -483,12 +549,31 @@ fn tell_metrics(zones: &ReqZones, sink: &mut dyn MetricSink) {
             sink.count(&labels, count.load(Relaxed));
         }
     }
+    let counted = zones.0.iter().filter_map(|zone| {
+        let sync = zone.declared()?.sync.as_ref()?;
+        Some((zone, zone.state().filter(|_| sync.needs_redis())?))
+    });
+    let counted: Vec<_> = counted.collect();
+    if counted.is_empty() {
+        return;
+    }
+    for (family, index) in [(&LEASES, 0), (&ROUNDS_WITHOUT, 1)] {
+        sink.family(family);
+        for (zone, buckets) in &counted {
+            let shares = buckets.shares();
+            let counters = [&shares.leases, &shares.rounds_without];
+            sink.count(&[("zone", &zone.name[..])], counters[index].load(Relaxed));
+        }
+    }
 }
 
 /// Adds the request to its bucket in the limit's zone.
 fn pour(limit: &ReqLimit, key: &[u8], count: CountMode, now: Instant) -> PourResult {
     match (limit.zone.state(), limit.zone.declared()) {
-        (Some(buckets), Some(zone)) => buckets.pour(key, zone.rate, limit.burst, count, now),
+        (Some(buckets), Some(zone)) => match &zone.sync {
+            None => buckets.pour(key, zone.rate, limit.burst, count, now),
+            Some(sync) => sync.pour(buckets, key, (zone.rate, limit.burst), count, now),
+        },
         // Not reached: zones exist once the configuration is in use.
         _ => PourResult::NoRoom,
     }

@@ -18,6 +18,7 @@ use host::error_log::LogLevel;
 use net::metrics::{MetricFamily, MetricSink};
 
 use super::ClientScope;
+use super::limit_req_sync::{SyncWords, ZoneSync};
 use super::zones::{self, SharedZone, ZoneShards, ZoneState};
 
 /// What an entry costs its zone besides the key, in bytes: close to the real cost here and the same
@@ -32,12 +33,12 @@ pub(crate) const fn zone_row(
 ) -> Directive<ConnZones> {
     Directive {
         name: "limit_conn_zone",
-        syntax: "key zone=name:size",
+        syntax: "key zone=name:size [sync=share cluster=name]",
         default: None,
         contexts,
         since: "0.1",
         doc,
-        set: Setter::Custom(Arity::exactly(2), RepeatRule::Many, read),
+        set: Setter::Custom(Arity::between(2, 4), RepeatRule::Many, read),
     }
 }
 
@@ -172,6 +173,8 @@ type ConnZone = SharedZone<ConnZoneDeclaration, ConnCounters>;
 /// What a zone counts by.
 pub(crate) struct ConnZoneDeclaration {
     key: Expression,
+    /// With whom the limits are shared.
+    sync: Option<ZoneSync>,
 }
 
 /// A block's limits in the order of the configuration, which is the order they are applied in.
@@ -236,6 +239,17 @@ impl ConnZones {
             return Err(line.invalid_parameter(1));
         };
         let zone = zones::name_and_size(line, 1, value)?;
+        let mut sync = SyncWords::default();
+        for index in 2..line.args().len() {
+            if !sync.take(line, index)? {
+                return Err(line.invalid_parameter(index));
+            }
+        }
+        let sync = sync.finish(line)?;
+        if sync.as_ref().is_some_and(ZoneSync::needs_redis) {
+            let error = line.error("\"limit_conn_zone\" has no sync=redis");
+            return Err(error.note("sync=share gives each member an equal part of the limit"));
+        }
         let name = zone.name.clone();
         let twice = |first: &ConnZoneDeclaration| {
             format!(
@@ -247,7 +261,7 @@ impl ConnZones {
             line,
             zone,
             kind,
-            ConnZoneDeclaration { key },
+            ConnZoneDeclaration { key, sync },
             twice,
         )?);
         Ok(())
@@ -307,7 +321,7 @@ impl ConnLimitPolicy {
             let Some(counters) = limit.zone.state() else {
                 continue;
             };
-            match counters.take_slot(&key, limit.max) {
+            match counters.take_slot(&key, limit.max_here()) {
                 Ok(place) => places.push(place),
                 Err(why) => {
                     self.log_refusal(session, &limit.zone.name, why);
@@ -351,6 +365,16 @@ impl ConnLimitPolicy {
 }
 
 impl ConnLimit {
+    /// This server's part of the limit, at least one.
+    fn max_here(&self) -> u32 {
+        let sync = self.zone.declared().and_then(|zone| zone.sync.as_ref());
+        let Some(sync) = sync else {
+            return self.max;
+        };
+        let members = u32::try_from(sync.members()).unwrap_or(u32::MAX);
+        (self.max / members).max(1)
+    }
+
     /// The key in this zone; `None` if it is empty or too long, in which case the zone does not
     /// count it.
     fn key<S: ClientScope>(&self, session: &mut S) -> Option<Vec<u8>> {

@@ -5,13 +5,14 @@
 //! difference would have leaked. Units are thousandths of a request and milliseconds, as in nginx,
 //! so that both come to the same decisions.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use base::lru::Lru;
 use conf::Expression;
 
+use super::limit_req_sync::{KeyShares, ZoneSync};
 use super::zones::{SharedZone, ZoneShards, ZoneState};
 
 /// What becomes of a request, in metrics.
@@ -35,6 +36,8 @@ pub(crate) struct ReqZoneDeclaration {
     pub(crate) key: Expression,
     /// Thousandths of requests per second.
     pub(crate) rate: u64,
+    /// With whom the rate is shared.
+    pub(crate) sync: Option<ZoneSync>,
 }
 
 /// One request, in a bucket's unit.
@@ -63,6 +66,8 @@ pub(crate) struct RequestBuckets {
     pub(crate) outcomes: [AtomicU64; OUTCOMES.len()],
     /// In parts, so that loops rarely wait for each other's lock.
     tables: ZoneShards<BucketTable>,
+    /// This server's parts of rates that Redis keeps.
+    shares: OnceLock<KeyShares>,
 }
 
 /// One shard of a zone, ordered by last use.
@@ -122,7 +127,27 @@ impl RequestBuckets {
             created: now,
             outcomes: Default::default(),
             tables,
+            shares: OnceLock::new(),
         }
+    }
+
+    /// This server's parts of rates, by key.
+    pub(crate) fn shares(&self) -> &KeyShares {
+        self.shares.get_or_init(|| KeyShares::new(self.size))
+    }
+
+    /// Sets how full the bucket of a key is, if there is one: 0 takes a request at once, and one request is its rate's
+    /// worth. `rate` is the bucket's, in thousandths of requests per second.
+    pub(crate) fn set_level(&self, key: &[u8], level: u64, rate: u64, now: Instant) {
+        let now = self.millis(now);
+        let mut table = self.tables.lock(key);
+        let Some(bucket) = table.buckets.get(key) else {
+            return;
+        };
+        bucket.excess = level.saturating_sub(REQUEST);
+        // A bucket with room for a part of a request is one whose last request was a while ago.
+        let room = REQUEST.saturating_sub(level).saturating_mul(1000) / rate.max(1);
+        bucket.updated_ms = now - i64::try_from(room).unwrap_or(IDLE_MS).min(IDLE_MS);
     }
 
     /// How many bytes are used.

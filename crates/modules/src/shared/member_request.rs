@@ -54,6 +54,7 @@ impl MemberRequest<'_> {
                 client: None,
                 is_secure: false,
                 only_stored: false,
+                journal: None,
             };
             let asked = [self.method.as_bytes(), self.host, self.target];
             let now_ms = rt::wall_millis();

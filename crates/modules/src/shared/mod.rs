@@ -23,6 +23,7 @@ pub(crate) mod http3;
 pub(crate) mod keyval;
 pub(crate) mod limit_conn;
 pub(crate) mod limit_req;
+pub(crate) mod limit_req_sync;
 pub(crate) mod log;
 pub(crate) mod map;
 pub(crate) mod media_types;

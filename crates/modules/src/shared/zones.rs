@@ -111,6 +111,11 @@ impl<T> ZoneShards<T> {
 }
 
 impl<T> ZoneShards<T> {
+    /// All shards.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Mutex<T>> {
+        self.parts.iter()
+    }
+
     /// The sum of a number of all shards.
     pub(crate) fn sum(&self, number: impl Fn(&T) -> u64) -> u64 {
         self.parts.iter().map(|part| number(&part.lock())).sum()

@@ -13,6 +13,7 @@ use host::engine::ZoneRegistry;
 
 use super::membership::ClusterState;
 use super::peer_token::PeerToken;
+use crate::redis::{RedisClient, RedisSettings};
 use crate::resolver::{Resolver, ResolverSettings};
 
 /// A `cluster` block.
@@ -32,6 +33,38 @@ pub struct ClusterSettings {
     pub min_uses: u32,
     /// The resolver for `sources`; `None`: that of `http {}`.
     pub resolver: Option<Arc<Resolver>>,
+    /// Where shared state is kept; `None`: nowhere.
+    pub redis: Option<RedisSettings>,
+    /// How purges are kept there.
+    pub journal: JournalSettings,
+}
+
+/// A `journal` line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalSettings {
+    /// How many purges are kept for members that are away, about.
+    pub length: u64,
+    /// What a purge does while Redis cannot be reached.
+    pub away: JournalAway,
+}
+
+/// What a purge does while the journal cannot be written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum JournalAway {
+    /// It is refused, and nothing is purged.
+    #[default]
+    Refuse,
+    /// It is done by all members that answer, and written later.
+    Keep,
+}
+
+impl Default for JournalSettings {
+    fn default() -> Self {
+        JournalSettings {
+            length: 100_000,
+            away: JournalAway::Refuse,
+        }
+    }
 }
 
 /// A name whose records are members.
@@ -51,6 +84,8 @@ pub struct Cluster {
     declared: OnceLock<ClusterSettings>,
     /// Set when the worker commits to the configuration.
     state: OnceLock<Arc<ClusterState>>,
+    /// Set at the same time, if the block has a `redis` line.
+    redis: OnceLock<Arc<RedisClient>>,
     /// The first line that refers to it.
     referred: Option<Span>,
 }
@@ -62,7 +97,7 @@ pub struct Clusters(Arc<ClusterRegistry>);
 #[derive(Default)]
 struct ClusterRegistry {
     clusters: Mutex<BTreeMap<BString, Arc<Cluster>>>,
-    /// The system's resolver settings, read only if a cluster has names.
+    /// The system's resolver settings, read only if a cluster has names, or Redis.
     system: OnceLock<ResolverSettings>,
 }
 
@@ -82,7 +117,12 @@ impl Cluster {
         self.state.get()
     }
 
-    /// Both of the above.
+    /// Its Redis; `None` if it has none.
+    pub fn redis(&self) -> Option<&Arc<RedisClient>> {
+        self.redis.get()
+    }
+
+    /// The two parts of it that every request needs.
     pub fn running(&self) -> Option<(&ClusterSettings, &Arc<ClusterState>)> {
         Some((self.declared.get()?, self.state.get()?))
     }
@@ -115,6 +155,7 @@ impl Clusters {
                 name: name.to_owned(),
                 declared: OnceLock::new(),
                 state: OnceLock::new(),
+                redis: OnceLock::new(),
                 referred,
             })
         };
@@ -154,9 +195,16 @@ impl Clusters {
             let make = || ClusterState::new(rt::clock::read_clock());
             // A configuration is committed to once, so the cell is empty.
             let _ = cluster.state.set(zones.get_or_create(&key, make));
+            if let Some(redis) = cluster
+                .settings()
+                .and_then(|settings| settings.redis.clone())
+            {
+                // As above. The connection is opened by the task that keeps it.
+                let _ = cluster.redis.set(Arc::new(RedisClient::new(redis)));
+            }
             if cluster
                 .settings()
-                .is_some_and(|settings| !settings.sources.is_empty())
+                .is_some_and(|settings| !settings.sources.is_empty() || settings.redis.is_some())
             {
                 self.0.system.get_or_init(ResolverSettings::read_system);
             }

@@ -16,8 +16,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use base::sync::{Mutex, RwLock};
+use bstr::{BStr, BString};
 
 use super::peer_token::hash_of_key;
+use super::purge_journal::PurgeJournal;
 use super::rendezvous;
 use crate::upstream::{
     GroupOrigin, GroupSettings, KeepaliveSettings, UpstreamGroup, UpstreamServer,
@@ -320,6 +322,8 @@ pub struct ClusterState {
     pub redirected: AtomicU64,
     /// Fetches that a member answered, so that the origin was not asked.
     pub avoided: AtomicU64,
+    /// The journals of purges, by zone. They are kept across reloads, as the stores are.
+    journals: Mutex<BTreeMap<BString, Arc<PurgeJournal>>>,
 }
 
 impl ClusterState {
@@ -331,7 +335,29 @@ impl ClusterState {
             served: AtomicU64::new(0),
             redirected: AtomicU64::new(0),
             avoided: AtomicU64::new(0),
+            journals: Mutex::default(),
         }
+    }
+
+    /// The number of members that answer, this server included; at least one.
+    pub fn live_members(&self) -> usize {
+        self.view.read().live_count().max(1)
+    }
+
+    /// The journal of a zone.
+    pub fn journal_of(&self, zone: &BStr) -> Arc<PurgeJournal> {
+        let mut journals = self.journals.lock();
+        let make = || Arc::new(PurgeJournal::new(zone));
+        Arc::clone(journals.entry(zone.to_owned()).or_insert_with(make))
+    }
+
+    /// All journals, by zone.
+    pub fn journals(&self) -> Vec<(BString, Arc<PurgeJournal>)> {
+        let journals = self.journals.lock();
+        journals
+            .iter()
+            .map(|(zone, journal)| (zone.clone(), Arc::clone(journal)))
+            .collect()
     }
 
     /// The present view.

@@ -2,12 +2,12 @@
 //! the request itself.
 //!
 //! ```text
-//! v=1;n=NAME;h=1;e=0123456789abcdef;t=1764200000000;f=10.0.0.1:7070;k=32 hex digits;c=192.0.2.7;s=1;o=0;m=64 hex digits
+//! v=1;n=NAME;h=1;e=0123456789abcdef;t=1764200000000;f=10.0.0.1:7070;k=32 hex digits;c=192.0.2.7;s=1;o=0;j=1764200000000-0.0123456789abcdef;m=64 hex digits
 //! ```
 //!
 //! `n` the cluster, `h` the hop (0 asks only whether the member is there), `e` the epoch, `t` the time in milliseconds, `f`
 //! who asks, `k` the hash of the key, `c` the client, `s` whether the client came over TLS, `o` whether only what is
-//! stored is wanted, `m` HMAC-SHA256 over method, host, target and all that precedes it. The order is fixed, and nothing may
+//! stored is wanted, `j` how far the asker has read the journal of purges, `m` HMAC-SHA256 over method, host, target and all that precedes it. The order is fixed, and nothing may
 //! be left out: a signed text that can be written in two ways is one that can be mistaken.
 //!
 //! A line is valid for [`MAX_SKEW_MS`]. Within that time an attacker who has read it can repeat it for the
@@ -19,6 +19,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use aws_lc_rs::{digest, hmac};
 use bstr::{BStr, BString, ByteSlice};
+
+use super::journal_position::JournalPosition;
 
 /// By how much the clocks of two members may differ, in milliseconds.
 const MAX_SKEW_MS: u64 = 60_000;
@@ -50,6 +52,8 @@ pub struct PeerClaim {
     pub is_secure: bool,
     /// It wants nothing that has to be asked of the origin first.
     pub only_stored: bool,
+    /// How far it has read the zone's journal of purges: what it is given must be as new. `None`: there is no journal.
+    pub journal: Option<JournalPosition>,
 }
 
 /// Why a line is not accepted.
@@ -112,13 +116,14 @@ impl PeerToken {
         let from = claim.from.map(|from| from.to_string()).unwrap_or_default();
         let client = claim.client.map(|client| client.to_string());
         let rest = format!(
-            ";h={};e={:016x};t={now_ms};f={from};k={};c={};s={};o={}",
+            ";h={};e={:016x};t={now_ms};f={from};k={};c={};s={};o={};j={}",
             claim.hop,
             claim.epoch,
             hex_of(&claim.key),
             client.unwrap_or_default(),
             u8::from(claim.is_secure),
             u8::from(claim.only_stored),
+            claim.journal.map(|id| id.to_string()).unwrap_or_default(),
         );
         out.extend_from_slice(rest.as_bytes());
         let Some(key) = self.keys.first() else {
@@ -206,14 +211,20 @@ fn parse(cluster: &BStr, signed: &[u8]) -> Result<(PeerClaim, u64), TokenFault> 
     let from = optional(next("f")?)?;
     let key = bytes_of(next("k")?).ok_or(TokenFault::Malformed)?;
     let client = optional(next("c")?)?;
+    let (is_secure, only_stored) = (next("s")? == b"1", next("o")? == b"1");
+    let journal = match next("j")? {
+        b"" => None,
+        id => Some(JournalPosition::parse(id).ok_or(TokenFault::Malformed)?),
+    };
     let claim = PeerClaim {
         hop,
         epoch: u64::from_be_bytes(epoch),
         from,
         key,
         client,
-        is_secure: next("s")? == b"1",
-        only_stored: next("o")? == b"1",
+        is_secure,
+        only_stored,
+        journal,
     };
     match fields.next() {
         None => Ok((claim, made_ms)),
@@ -260,6 +271,7 @@ fn bytes_of<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::journal_position::JournalId;
     use super::*;
 
     const ASKED: [&[u8]; 3] = [b"GET", b"example.com", b"/a?b"];
@@ -273,6 +285,10 @@ mod tests {
             client: Some("2001:db8::1".parse().expect("it is one")),
             is_secure: true,
             only_stored: false,
+            journal: Some(JournalPosition {
+                id: JournalId::new(1_764_200_000_000, 3),
+                digest: 5,
+            }),
         }
     }
 
@@ -292,6 +308,7 @@ mod tests {
         let alone = PeerClaim {
             from: None,
             client: None,
+            journal: None,
             ..claim.clone()
         };
         for claim in [claim, alone] {

@@ -16,6 +16,7 @@
 //! can purge.
 
 mod cluster_purge;
+mod journaled_purge;
 
 use std::sync::Arc;
 
@@ -29,6 +30,7 @@ use http::cluster::claim_of;
 use http::module::ContentHandler;
 use http::response_body::ResponseBody;
 use http::{HandlerOutcome, HandlerStep, HttpModule, Request};
+use journaled_purge::PurgeKeeper;
 use net::cluster::{Cluster, Clusters, hash_of_key};
 use proto::message::Method;
 use proto::{KnownField, caching, date, form};
@@ -62,16 +64,19 @@ static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::new(&[Directive {
           `prefix`, `tag` or `all` selects (with `soft`, objects become stale instead); GET shows the stored response \
           header of a key. With the second parameter, that is the key, or a prefix if it ends with `*`. With `cluster`, \
           members of the `cluster` purge too, and the response names those that have; its status is 202 if some have \
-          not. Protect it with access rules: there are none by default.",
+          not. If the cluster has a journal, those that are away purge when they are back. Protect it with access rules: there are none by default.",
     set: Setter::Custom(Arity::between(1, 3), RepeatRule::Once, |conf, line| {
         let name = line.text(0).to_owned();
-        conf.cache = Some(CacheZones::refer_to_zone(line, name.as_bstr()));
+        let zone = CacheZones::refer_to_zone(line, name.as_bstr());
+        conf.cache = Some(Arc::clone(&zone));
         conf.key = None;
         for index in 1..line.args().len() {
             match line.text(index).strip_prefix(b"cluster=") {
                 Some(name) if !name.is_empty() => {
                     let name = name.as_bstr().to_owned();
-                    conf.cluster = Some(Clusters::refer_to_cluster(line, name.as_bstr()));
+                    let cluster = Clusters::refer_to_cluster(line, name.as_bstr());
+                    CacheZones::join_cluster(line, &zone, &cluster)?;
+                    conf.cluster = Some(cluster);
                 }
                 None if conf.key.is_none() => conf.key = Some(line.expression(index)?),
                 _ => return Err(line.invalid_parameter(index)),
@@ -118,7 +123,17 @@ fn answer(request: &mut Request) -> HandlerStep<'_> {
         let is_purge = matches!(method, Method::Post | Method::Delete)
             || request.head.wire.method_text() == b"PURGE";
         match (target, is_purge) {
-            (target, true) => purge_all(request, &store, &target, conf.cluster.as_ref()).await,
+            (target, true) => {
+                let zone = conf.cache.as_ref();
+                let cluster = conf.cluster.as_ref();
+                match zone
+                    .zip(cluster)
+                    .and_then(|(zone, cluster)| PurgeKeeper::of(zone, cluster))
+                {
+                    Some(keeper) => keeper.purge(request, &store, &target).await,
+                    None => purge_all(request, &store, &target, cluster).await,
+                }
+            }
             (PurgeTarget::Key(key), false) if matches!(method, Method::Get | Method::Head) => {
                 inspect_key(request, &store, &key).await
             }
@@ -207,12 +222,21 @@ async fn purge_all(
         let both = has_purged && first.iter().any(|(one, has)| *one == member && *has);
         if both { &mut applied } else { &mut missing }.push(member);
     }
-    let status = if missing.is_empty() { 200 } else { 202 };
     answer["cluster"] = json!({
         "name": text(cluster.name()),
         "applied": applied,
         "missing": missing,
     });
+    // It cannot be written at the moment, and is written later.
+    let is_kept = cluster.redis().is_some();
+    if is_kept {
+        answer["cluster"]["journal"] = json!("kept");
+    }
+    let status = if missing.is_empty() && !is_kept {
+        200
+    } else {
+        202
+    };
     respond(request, status, &answer)
 }
 
@@ -223,31 +247,45 @@ fn tags_text(request: &Request) -> Vec<u8> {
 
 /// Purges the target here.
 fn purge(request: &Request, store: &CacheStore, target: &PurgeTarget) -> Value {
-    let mode = match has_argument(&request.uri.args, b"soft") {
+    let mode = mode_of(request);
+    target.for_each(|purge| store.purge_everywhere(purge, mode));
+    description_of(target, mode)
+}
+
+/// Whether objects become stale or go.
+fn mode_of(request: &Request) -> PurgeMode {
+    match has_argument(&request.uri.args, b"soft") {
         true => PurgeMode::Soft,
         false => PurgeMode::Hard,
-    };
+    }
+}
+
+impl PurgeTarget {
+    /// The purges that it takes.
+    fn for_each(&self, mut action: impl FnMut(PurgeRequest<'_>)) {
+        match self {
+            PurgeTarget::Key(key) => {
+                action(PurgeRequest::Key(&CacheKey::new(key)));
+                // Responses to HEAD are stored separately if `cache_convert_head` is off.
+                let head = [key, &b"\0HEAD"[..]].concat();
+                action(PurgeRequest::Key(&CacheKey::new(&head)));
+            }
+            PurgeTarget::Prefix(prefix) => action(PurgeRequest::Prefix(prefix)),
+            PurgeTarget::Tags(tags) => tags.iter().for_each(|tag| action(PurgeRequest::Tag(tag))),
+            PurgeTarget::All => action(PurgeRequest::All),
+        }
+    }
+}
+
+/// What has been purged, as JSON.
+fn description_of(target: &PurgeTarget, mode: PurgeMode) -> Value {
     let what = match target {
-        PurgeTarget::Key(key) => {
-            store.purge_everywhere(PurgeRequest::Key(&CacheKey::new(key)), mode);
-            // Responses to HEAD are stored separately if `cache_convert_head` is off.
-            let head = [key, &b"\0HEAD"[..]].concat();
-            store.purge_everywhere(PurgeRequest::Key(&CacheKey::new(&head)), mode);
-            json!({ "key": text(key) })
-        }
-        PurgeTarget::Prefix(prefix) => {
-            store.purge_everywhere(PurgeRequest::Prefix(prefix), mode);
-            json!({ "prefix": text(prefix) })
-        }
+        PurgeTarget::Key(key) => json!({ "key": text(key) }),
+        PurgeTarget::Prefix(prefix) => json!({ "prefix": text(prefix) }),
         PurgeTarget::Tags(tags) => {
-            tags.iter()
-                .for_each(|tag| store.purge_everywhere(PurgeRequest::Tag(tag), mode));
             json!({ "tags": tags.iter().map(|tag| text(tag)).collect::<Vec<_>>() })
         }
-        PurgeTarget::All => {
-            store.purge_everywhere(PurgeRequest::All, mode);
-            json!({ "all": true })
-        }
+        PurgeTarget::All => json!({ "all": true }),
     };
     let word = match mode {
         PurgeMode::Hard => "hard",

@@ -17,15 +17,16 @@
 //! ```
 //!
 //! Here are the directives and the tasks that keep the list of members: who is there (`discover`), and who answers
-//! ([`heartbeat`]). One loop does that for the process. Owners and signatures are `net::cluster`, what members ask each
+//! ([`heartbeat`]), and what needs Redis ([`shared_state`]). One loop does that for the process. Owners and signatures are `net::cluster`, what members ask each
 //! other is `http::cluster`.
 
 mod heartbeat;
+mod metrics;
+mod shared_state;
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bstr::{BString, ByteSlice};
@@ -39,8 +40,10 @@ use host::listen::ListenAddress;
 use http::HttpModule;
 use http::core::resolver::ResolverConf;
 use http::http_loop::HttpLoop;
-use net::cluster::{Cluster, ClusterSettings, ClusterState, Clusters, MemberSource, PeerToken};
-use net::metrics::{MetricFamily, MetricSink};
+use net::cluster::{
+    Cluster, ClusterSettings, ClusterState, Clusters, JournalSettings, MemberSource, PeerToken,
+};
+use net::redis::RedisSettings;
 use net::resolver::{NameUpdate, NameWatch, Resolver, ResolverSettings};
 use rt::sync::mpsc as queue;
 
@@ -51,7 +54,7 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     blocks: &[&BLOCK],
     complete: Clusters::check_declared,
     commit: |site, zones| site.main_confs.get::<Clusters>().adopt_states(zones),
-    metrics: |site, sink| tell_metrics(site.main_confs.get::<Clusters>(), sink),
+    metrics: |site, sink| metrics::tell_metrics(site.main_confs.get::<Clusters>(), sink),
     start,
     stop: |_| drop(TASKS.take()),
     explain: http::module::ModuleExplain::Runs(&[]),
@@ -140,7 +143,8 @@ static BLOCK: DirectiveTable<ClusterDraft> = DirectiveTable::new(&[
             for index in 0..line.args().len() {
                 if line.text(index).len() < SECRET_MIN {
                     let text = format!("a secret has at least {SECRET_MIN} bytes");
-                    return Err(line.error_at(index, text));
+                    // Not at the word, which may stand on a line of its own, and would be shown.
+                    return Err(line.error(text));
                 }
                 draft.secrets.push(line.text(index).to_owned());
             }
@@ -178,13 +182,15 @@ static BLOCK: DirectiveTable<ClusterDraft> = DirectiveTable::new(&[
             Ok(())
         }),
     },
+    shared_state::REDIS_ROW,
+    shared_state::JOURNAL_ROW,
     Directive {
         name: "resolver",
         syntax: "address ... [valid=time] [ipv4=on|off] [ipv6=on|off] [status_zone=zone]",
         default: None,
         contexts: CLUSTER,
         since: "0.3",
-        doc: "The DNS servers for `discover`, instead of those of `http` or of the system.",
+        doc: "The DNS servers for `discover` and `redis`, instead of those of `http` or of the system.",
         set: Setter::Custom(Arity::at_least(1), RepeatRule::Once, |draft, line| {
             draft.resolver = Some(Resolver::from_line(line)?);
             Ok(())
@@ -202,6 +208,8 @@ struct ClusterDraft {
     budget: Duration,
     min_uses: u32,
     resolver: Option<Arc<Resolver>>,
+    redis: Option<RedisSettings>,
+    journal: JournalSettings,
 }
 
 /// Reads a `cluster` block.
@@ -231,6 +239,14 @@ fn block(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
         let error = line.error(format!("no members in cluster \"{name}\""));
         return Err(error.note("add \"member\" or \"discover\" lines"));
     }
+    shared_state::check(&draft, line)?;
+    let redis = draft.redis.map(|redis| match redis.prefix.is_empty() {
+        true => RedisSettings {
+            prefix: format!("weir:{name}").into(),
+            ..redis
+        },
+        false => redis,
+    });
     let settings = ClusterSettings {
         members: draft.members,
         sources: draft.sources,
@@ -239,6 +255,8 @@ fn block(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
         budget: draft.budget,
         min_uses: draft.min_uses,
         resolver: draft.resolver,
+        redis,
+        journal: draft.journal,
     };
     Clusters::declare_cluster(line, name.as_bstr(), settings)
 }
@@ -332,9 +350,12 @@ fn start(engine: &HttpLoop) {
         let mut found = MembersBySource::new(settings.sources.len());
         keeper.take_members(settings, &found);
         tasks.push(heartbeat::watch_members(&cluster, engine.log()).abort_on_drop());
+        let outer = site.outer_confs.get::<ResolverConf>();
+        let (resolver, timeout) =
+            resolver_of(settings, outer, clusters.system_resolver(), &engine.log());
+        shared_state::start(engine, &cluster, &resolver, &mut tasks);
         if !settings.sources.is_empty() {
-            let outer = site.outer_confs.get::<ResolverConf>();
-            let watches = name_watches(settings, outer, clusters.system_resolver(), &engine.log());
+            let watches = name_watches(settings, &resolver, timeout);
             let task = async move { keeper.follow_names(watches, &mut found).await };
             tasks.push(rt::spawn_handle("cluster names", task).abort_on_drop());
         }
@@ -349,12 +370,13 @@ fn tcp_address(address: &ListenAddress) -> Option<SocketAddr> {
     }
 }
 
-fn name_watches(
+/// The resolver for the names of a cluster, and the time limit of a lookup.
+fn resolver_of(
     settings: &ClusterSettings,
     outer: &ResolverConf,
     system: ResolverSettings,
     log: &Logger,
-) -> Vec<NameWatch> {
+) -> (Arc<Resolver>, Duration) {
     let mut resolver = settings
         .resolver
         .as_ref()
@@ -367,9 +389,17 @@ fn name_watches(
         true => LOOKUP_TIMEOUT,
         false => outer.timeout,
     };
+    (resolver, timeout)
+}
+
+fn name_watches(
+    settings: &ClusterSettings,
+    resolver: &Arc<Resolver>,
+    timeout: Duration,
+) -> Vec<NameWatch> {
     let watch = |source: &MemberSource| {
         let (host, service) = (source.host.clone(), source.service.clone());
-        NameWatch::new(Arc::clone(&resolver), host, service, source.port, timeout)
+        NameWatch::new(Arc::clone(resolver), host, service, source.port, timeout)
     };
     settings.sources.iter().map(watch).collect()
 }
@@ -458,78 +488,4 @@ impl MemberKeeper {
 /// Whether an address is this machine's: the kernel binds a socket to no other. Nothing is sent.
 fn is_local(ip: IpAddr) -> bool {
     UdpSocket::bind(SocketAddr::new(ip, 0)).is_ok()
-}
-
-static MEMBERS: MetricFamily = MetricFamily::gauge(
-    "weir_cluster_members",
-    "Members of a cluster, this server included.",
-);
-static LIVE: MetricFamily = MetricFamily::gauge(
-    "weir_cluster_members_live",
-    "Members of a cluster that answer.",
-);
-static AVOIDED: MetricFamily = MetricFamily::counter(
-    "weir_cluster_fetches_avoided",
-    "Responses that a member sent, so that the origin was not asked.",
-);
-static SERVED: MetricFamily =
-    MetricFamily::counter("weir_cluster_served", "Requests of other members.");
-static REDIRECTED: MetricFamily = MetricFamily::counter(
-    "weir_cluster_redirected",
-    "Requests of other members that were sent on, because the views of the members differ.",
-);
-static REFUSED: MetricFamily = MetricFamily::counter(
-    "weir_cluster_refused",
-    "Requests to the peer port that were not a member's.",
-);
-static ASKED: MetricFamily = MetricFamily::counter("weir_cluster_asked", "Requests to a member.");
-static FAILED: MetricFamily = MetricFamily::counter(
-    "weir_cluster_failed",
-    "Requests to a member that had to go on elsewhere.",
-);
-static LOSSES: MetricFamily = MetricFamily::counter(
-    "weir_cluster_losses",
-    "How often a member stopped answering.",
-);
-
-/// A family of a whole cluster, and its value.
-type ClusterNumber = (&'static MetricFamily, fn(&ClusterState) -> u64);
-
-fn tell_metrics(clusters: &Clusters, sink: &mut dyn MetricSink) {
-    let clusters = clusters.all_clusters();
-    let states = || {
-        clusters
-            .iter()
-            .filter_map(|cluster| Some((cluster.name(), cluster.state()?)))
-    };
-    if states().next().is_none() {
-        return;
-    }
-    let numbers: [ClusterNumber; 6] = [
-        (&MEMBERS, |state| state.view().members.len() as u64),
-        (&LIVE, |state| state.view().live_count() as u64),
-        (&AVOIDED, |state| state.avoided.load(Relaxed)),
-        (&SERVED, |state| state.served.load(Relaxed)),
-        (&REDIRECTED, |state| state.redirected.load(Relaxed)),
-        (&REFUSED, |state| state.refused.load(Relaxed)),
-    ];
-    for (family, value) in numbers {
-        sink.family(family);
-        for (name, state) in states() {
-            sink.count(&[("cluster", name.as_bytes())], value(state));
-        }
-    }
-    for (family, index) in [(&ASKED, 0), (&FAILED, 1), (&LOSSES, 2)] {
-        sink.family(family);
-        for (name, state) in states() {
-            for member in &state.view().members {
-                let counters = [&member.asked, &member.failed, &member.losses];
-                let labels = [
-                    ("cluster", name.as_bytes()),
-                    ("member", member.name.as_bytes()),
-                ];
-                sink.count(&labels, counters[index].load(Relaxed));
-            }
-        }
-    }
 }

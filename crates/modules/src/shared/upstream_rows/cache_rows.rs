@@ -352,7 +352,11 @@ fn cache(conf: &mut UpstreamSettings, line: &mut DirectiveLine) -> Result<(), Di
     conf.cache.cache = if Expression::has_variables(line.text(0)) {
         CacheChoice::Value(line.expression(0)?)
     } else {
-        CacheChoice::Cache(CacheZones::refer_to_zone(line, line.text(0)))
+        let zone = CacheZones::refer_to_zone(line, line.text(0));
+        if let Some(cluster) = &conf.cache.cluster {
+            CacheZones::join_cluster(line, &zone, cluster)?;
+        }
+        CacheChoice::Cache(zone)
     };
     Ok(())
 }
