@@ -98,7 +98,7 @@ pub(crate) fn truncate_segments<'a>(
             0 => {
                 core.segments.write().remove(&segment.number);
                 segment.file.close_on(&core.options.pool);
-                std::fs::remove_file(&segment.path)
+                rt::file::changes::remove(&segment.path)
             }
             end => segment.truncate(end),
         };

@@ -18,13 +18,13 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File, TryLockError};
 use std::hash::BuildHasher;
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rt::file::modes;
+use rt::file::{changes, modes};
 
 use crate::checksum::xxh64;
 use crate::format::{self, DiskRecord, RecordKind, SUPERSEDES, TableEntry, u32_at, u64_at};
@@ -102,16 +102,10 @@ fn make_private(lock: &File, segments: &[Segment]) -> usize {
 fn take_lock(path: &Path) -> Result<(File, u64), StoreOpenError> {
     let failed = |error| StoreOpenError::Io(path.to_owned(), error);
     let name = path.join("store");
-    let options = fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        // Until the lock is held the file may be in use by another process.
-        .truncate(false)
-        .mode(modes::PRIVATE_FILE)
-        .open(&name)
+    // Not emptied: until the lock is held the file may be in use by another process.
+    let opened = changes::open_or_create(&name, modes::PRIVATE_FILE)
         .inspect_err(|error| rt::sandbox::note_refusal(&name, error));
-    let mut file = options.map_err(failed)?;
+    let mut file = opened.map_err(failed)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(StoreOpenError::Locked(path.to_owned())),
@@ -131,10 +125,8 @@ fn take_lock(path: &Path) -> Result<(File, u64), StoreOpenError> {
     }
     // On the disk before any segment refers to it: without its seed a store is nothing.
     let seed = rt::random::RandomState::new().hash_one(path);
-    file.rewind().map_err(failed)?;
-    file.write_all_at(&format::write_store(seed), 0)
-        .map_err(failed)?;
-    file.sync_all().map_err(failed)?;
+    changes::write_at(&file, &format::write_store(seed), 0).map_err(failed)?;
+    changes::sync(&file).map_err(failed)?;
     Ok((file, seed))
 }
 
@@ -154,7 +146,7 @@ fn open_segments(path: &Path, seed: u64) -> io::Result<Vec<Segment>> {
         match Segment::open(&item.path(), number, seed)? {
             Some((segment, _)) => segments.push(segment),
             // Nothing refers to it, it takes space that is not counted, and its number may be given again.
-            None => fs::remove_file(item.path())?,
+            None => changes::remove(&item.path())?,
         }
     }
     segments.sort_by_key(|segment| segment.number);
@@ -373,18 +365,13 @@ pub(crate) fn write_checkpoint(core: &Arc<StoreCore>, log: &StoreLog) -> io::Res
     let sum = xxh64(&bytes, core.seed);
     bytes.extend_from_slice(&sum.to_le_bytes());
     let aside = core.options.path.join("checkpoint.new");
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(modes::PRIVATE_FILE)
-        .open(&aside)?;
+    let file = changes::create_empty(&aside, modes::PRIVATE_FILE)?;
     // The mode is for a new file only: one that an earlier process left keeps its own.
     modes::make_private(&file)?;
-    file.write_all(&bytes)?;
+    changes::write_at(&file, &bytes, 0)?;
     // Before the rename: the name must never lead to bytes that are not on the disk.
-    file.sync_all()?;
-    fs::rename(&aside, core.options.path.join("checkpoint"))
+    changes::sync(&file)?;
+    changes::rename(&aside, &core.options.path.join("checkpoint"))
 }
 
 /// Notices that the directory was removed or replaced: files would go on growing where no path leads to them.

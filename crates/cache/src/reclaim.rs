@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
+use rt::file::changes;
 
 use crate::format::{
     DiskRecord, EXTENT_MAX, Extent, INLINE_MAX, ObjectRecord, RUN_MAX, RecordKind, SUPERSEDES,
@@ -129,7 +130,7 @@ pub(crate) fn reclaim_segment(
     core.reclaimed.fetch_add(1, Relaxed);
     // The last reader may be a loop, and to close a file without a name frees its blocks: a thread of the pool does it.
     victim.file.close_on(&core.options.pool);
-    match std::fs::remove_file(&victim.path) {
+    match changes::remove(&victim.path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }

@@ -9,13 +9,12 @@ use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use base::sync::{Mutex, MutexGuard};
-use rt::file::File;
+use rt::file::{File, changes};
 use rt::file::modes::PRIVATE_FILE;
 
 use crate::format::{self, DiskRecord, Extent, HEADER, SegmentHeader, TableEntry, UNIT};
@@ -80,13 +79,8 @@ impl Segment {
         first_sequence: u64,
     ) -> io::Result<Arc<Self>> {
         let path = directory.join(Self::name(header.number));
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            // A number is never used twice: a file of that name would be the work of another writer.
-            .create_new(true)
-            .mode(PRIVATE_FILE)
-            .open(&path)?;
+        // A number is never used twice: a file of that name would be the work of another writer.
+        let file = changes::create_new(&path, PRIVATE_FILE)?;
         let segment = Self {
             number: header.number,
             main: header.main,
@@ -101,7 +95,7 @@ impl Segment {
         *segment.stamp() = FileStamp::of(&segment.file);
         if let Err(error) = segment.write(&header.write(), 0) {
             // Removed again: on a disk that stays full each attempt would leave one more of them.
-            let _ = std::fs::remove_file(&segment.path);
+            let _ = changes::remove(&segment.path);
             return Err(error);
         }
         segment.file.read_randomly();
@@ -213,24 +207,13 @@ impl Segment {
     pub(crate) fn truncate(&self, end: u64) -> io::Result<()> {
         // The length first: no reader may go beyond the new end while the file becomes shorter.
         self.len.store(end, Relaxed);
-        self.changing(|| rustix::fs::ftruncate(&self.file, end))?;
-        Ok(())
+        self.changing(|| changes::set_len(&self.file, end))
     }
 
-    fn write_all(&self, mut bytes: &[u8], mut position: u64) -> io::Result<()> {
-        while !bytes.is_empty() {
-            match rustix::io::pwrite(&self.file, bytes, position) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => {
-                    bytes = &bytes[n..];
-                    position += n as u64;
-                }
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+    fn write_all(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        changes::write_at(&self.file, bytes, position)?;
         // Only after the last byte: what a failed write has left in the file is never read.
-        self.len.store(position, Relaxed);
+        self.len.store(position + bytes.len() as u64, Relaxed);
         Ok(())
     }
 
@@ -387,7 +370,7 @@ impl Segment {
     pub(crate) fn finish(&self, entries: &[TableEntry], end: u64) -> io::Result<()> {
         // Before the trailer is written: wherever a crash happens, a valid trailer must prove that the records are
         // there.
-        rustix::fs::fdatasync(&self.file)?;
+        changes::sync(&self.file)?;
         let mut bytes = Vec::new();
         let record = DiskRecord {
             kind: format::RecordKind::Table,
@@ -405,11 +388,10 @@ impl Segment {
         self.changing(|| {
             // What a failed write has left behind the last record goes, because the trailer is looked for in the last
             // bytes of the file.
-            rustix::fs::ftruncate(&self.file, end)?;
+            changes::set_len(&self.file, end)?;
             self.write_all(&bytes, end)
         })?;
-        rustix::fs::fdatasync(&self.file)?;
-        Ok(())
+        changes::sync(&self.file)
     }
 }
 

@@ -162,6 +162,10 @@ pub fn wall() -> SystemTime {
 /// The monotonic clock at this moment: about 20 ns.
 #[inline]
 pub fn read_clock() -> Instant {
+    #[cfg(feature = "simulation")]
+    if let Some(now) = crate::simulation::clock::read() {
+        return now;
+    }
     Instant::now()
 }
 
@@ -175,6 +179,10 @@ pub fn machine_millis() -> u64 {
 /// The wall clock at this moment, which may be set.
 #[inline]
 pub fn read_wall() -> SystemTime {
+    #[cfg(feature = "simulation")]
+    if let Some(now) = crate::simulation::clock::read_wall() {
+        return now;
+    }
     SystemTime::now()
 }
 

@@ -35,6 +35,8 @@ pub mod net;
 pub mod pool;
 pub mod random;
 pub mod sandbox;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 pub mod stall;
 pub mod sync;
 pub mod system;

@@ -294,6 +294,11 @@ impl PoolHandle {
         device: DeviceNumber,
         f: Box<dyn FnOnce() + Send>,
     ) -> JobTicket {
+        #[cfg(feature = "simulation")]
+        let f = match crate::simulation::enqueue_job(f) {
+            Ok(()) => return JobTicket(0),
+            Err(f) => f,
+        };
         let mut state = self.shared().state();
         probes::pool_queue(device.0, state.queued);
         state.last_ticket += 1;

@@ -10,10 +10,18 @@ use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 /// The keys of a hash by which a client cannot choose the place of an entry: each has its own.
+#[cfg(not(feature = "simulation"))]
 pub use std::hash::RandomState;
+
+#[cfg(feature = "simulation")]
+pub use crate::simulation::chance::RandomState;
 
 /// Fills `bytes` with random ones, good enough for keys. Errors: the kernel has no such call, or refuses it here.
 pub fn fill(mut bytes: &mut [u8]) -> io::Result<()> {
+    #[cfg(feature = "simulation")]
+    if crate::simulation::chance::fill(bytes) {
+        return Ok(());
+    }
     while !bytes.is_empty() {
         match getrandom(&mut *bytes, GetRandomFlags::empty()) {
             // A long request may be cut short by a signal.

@@ -348,6 +348,11 @@ impl Reactor {
         let mut events = self.events.borrow_mut();
         events.clear();
         events.reserve(self.capacity);
+        #[cfg(feature = "simulation")]
+        let timeout = match crate::simulation::park(self.epoll.as_fd(), timeout) {
+            true => Some(Duration::ZERO),
+            false => timeout,
+        };
         let timeout = timeout.map(|d| Timespec {
             tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: d.subsec_nanos().into(),

@@ -10,6 +10,7 @@
 //! pool; that is decided once and reported. A file system may refuse `RWF_NOWAIT` by itself; that is
 //! remembered by the [`File`].
 
+pub mod changes;
 pub mod errno;
 mod listing;
 mod locked_blocks;

@@ -81,6 +81,13 @@ impl SocketAddress {
         let Ok(unix) = SocketAddrUnix::try_from(any) else {
             return Self::Unix(UnixPath::default());
         };
+        #[cfg(feature = "simulation")]
+        if let Some(address) = unix
+            .abstract_name()
+            .and_then(crate::simulation::network::decoded_name)
+        {
+            return Self::Inet(address);
+        }
         if let Some(name) = unix.abstract_name() {
             return Self::Unix(UnixPath([&[0], name].concat().into()));
         }

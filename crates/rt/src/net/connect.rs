@@ -37,6 +37,15 @@ impl StreamSocket {
         address: &SocketAddress,
         options: &ConnectOptions,
     ) -> io::Result<Self> {
+        #[cfg(feature = "simulation")]
+        if let SocketAddress::Inet(inet) = address
+            && crate::simulation::is_running()
+        {
+            let (fd, local) = crate::simulation::network::connect_to(*inet, options).await?;
+            let stream = Self::accepted(fd, address.clone());
+            stream.assume_local(local);
+            return Ok(stream);
+        }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = rustix::net::socket_with(address.family(), SocketType::STREAM, flags, None)?;
         prepare(&fd, address, options)?;

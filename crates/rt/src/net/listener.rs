@@ -75,7 +75,10 @@ impl SocketListener {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             match rustix::net::acceptfrom_with(&self.fd, flags) {
                 Ok((fd, peer)) => {
-                    return Ok(StreamSocket::new_client(fd, SocketAddress::from_any(peer)));
+                    let peer = SocketAddress::from_any(peer);
+                    #[cfg(feature = "simulation")]
+                    crate::simulation::network::note_accepted(&fd, &peer);
+                    return Ok(StreamSocket::new_client(fd, peer));
                 }
                 // The client had reset the connection before it was accepted: not an error of the socket.
                 Err(Errno::INTR | Errno::CONNABORTED) => {}

@@ -89,6 +89,12 @@ impl StreamSocket {
         stream
     }
 
+    /// Says what its own address is.
+    #[cfg(feature = "simulation")]
+    pub(super) fn assume_local(&self, local: SocketAddress) {
+        let _not_asked_before = self.local.set(local);
+    }
+
     /// Takes over a connected socket and makes it non-blocking.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
@@ -284,6 +290,13 @@ impl StreamSocket {
             _ => {}
         }
         let result = retry(read);
+        #[cfg(feature = "simulation")]
+        let result = match result {
+            Ok(0) if asked > 0 && crate::simulation::network::was_reset(&self.fd) => {
+                Err(Errno::CONNRESET.into())
+            }
+            result => result,
+        };
         if self.is_fresh.take() {
             let in_vain =
                 matches!(&result, Err(error) if error.kind() == io::ErrorKind::WouldBlock);

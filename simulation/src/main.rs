@@ -1,0 +1,56 @@
+//! The server on a simulated clock and network, and its store after every crash.
+//!
+//! ```text
+//! weir-simulation store [--seed N] [--count K] [--seconds S] [--trace]   histories of the store, each crash of each
+//! weir-simulation run --seed N [--trace]                                 one run of the server
+//! weir-simulation runs [--seed N] [--count K] [--seconds S]              runs of following seeds, each twice at times
+//! ```
+//!
+//! `cargo xtask simulate` builds and runs this (docs/design/2026-11-27-simulation.md). What happens follows from a seed, and
+//! the seed is printed.
+
+#![forbid(unsafe_code)]
+
+mod chance;
+mod runs;
+mod server;
+mod store;
+mod workload;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// What the command line asks for.
+pub(crate) struct SimulationFlags {
+    seed: u64,
+    count: u64,
+    time: Duration,
+    trace: bool,
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let value = |name: &str| {
+        let at = words.iter().position(|word| word == name)?;
+        words.get(at + 1)?.parse::<u64>().ok()
+    };
+    let flags = SimulationFlags {
+        seed: value("--seed").unwrap_or(1),
+        count: value("--count").unwrap_or(1_000),
+        time: Duration::from_secs(value("--seconds").unwrap_or(30)),
+        trace: words.iter().any(|word| word == "--trace"),
+    };
+    let holds = match words.first().map(String::as_str) {
+        Some("store") => store::report_histories(&flags),
+        Some("run") => runs::report_run(&flags),
+        Some("runs") => runs::report_runs(&flags),
+        _ => {
+            println!("store, run or runs: see the head of simulation/src/main.rs");
+            false
+        }
+    };
+    match holds {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}

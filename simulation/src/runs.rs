@@ -1,0 +1,149 @@
+//! Runs of many seeds, each in a process of its own, so that nothing of one is left for the next.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use crate::SimulationFlags;
+use crate::workload::run_seed;
+
+/// One in so many seeds runs twice, and must have the same events.
+const TWICE: u64 = 8;
+
+/// The faults that must have been put in by the time so many seeds have run.
+const FAULTS_AFTER: u64 = 60;
+const FAULTS: [&str; 18] = [
+    "client leaves",
+    "connection never arrives",
+    "connection refused",
+    "half-close",
+    "hostile client",
+    "origin breaks off",
+    "origin closes an idle connection",
+    "origin closes instead of an answer",
+    "origin is silent",
+    "origin sends drops",
+    "origin sends garbage",
+    "receiver's buffer full",
+    "reload",
+    "reset",
+    "silence",
+    "slow disk",
+    "slow reader",
+    "slow wire",
+];
+
+/// Runs one seed in this process, and prints what came of it. True: everything held.
+pub(crate) fn report_run(flags: &SimulationFlags) -> bool {
+    let report = run_seed(flags.seed, flags.trace);
+    for event in &report.events {
+        println!("{event}");
+    }
+    if flags.trace {
+        println!("error log:\n{}", report.log);
+    }
+    for violation in &report.violations {
+        println!("violation {violation}");
+    }
+    for (name, count) in &report.counts {
+        println!("count {count} {name}");
+    }
+    println!("millis {}", report.simulated.as_millis());
+    println!("steps {}", report.steps);
+    println!("hash {:016x}", report.hash);
+    report.violations.is_empty()
+}
+
+/// What a process has printed.
+#[derive(Default)]
+struct PrintedRun {
+    violations: Vec<String>,
+    counts: BTreeMap<String, u64>,
+    millis: u64,
+    steps: u64,
+    hash: String,
+}
+
+fn run_process(seed: u64) -> PrintedRun {
+    let program = std::env::current_exe().unwrap_or_default();
+    let output = Command::new(program).args(["run", "--seed", &seed.to_string()]).output();
+    let mut printed = PrintedRun::default();
+    let output = match output {
+        Ok(output) => output,
+        Err(error) => {
+            printed.violations.push(format!("the process did not start: {error}"));
+            return printed;
+        }
+    };
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "violation" => printed.violations.push(rest.to_owned()),
+            "count" => {
+                let (count, name) = rest.split_once(' ').unwrap_or(("0", rest));
+                printed.counts.insert(name.to_owned(), count.parse().unwrap_or(0));
+            }
+            "millis" => printed.millis = rest.parse().unwrap_or(0),
+            "steps" => printed.steps = rest.parse().unwrap_or(0),
+            "hash" => printed.hash = rest.to_owned(),
+            _ => {}
+        }
+    }
+    if printed.hash.is_empty() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        printed.violations.push(format!("the process ended with {}: {text}", output.status));
+    }
+    printed
+}
+
+/// Runs seeds from `seed` on until one breaks an invariant, or the time is over.
+pub(crate) fn report_runs(flags: &SimulationFlags) -> bool {
+    let began = rt::clock::read_clock();
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    let (mut done, mut millis, mut steps) = (0, 0, 0);
+    let mut failed = Vec::new();
+    for seed in flags.seed..flags.seed.saturating_add(flags.count) {
+        if rt::clock::elapsed(began) >= flags.time {
+            break;
+        }
+        let mut printed = run_process(seed);
+        if seed.is_multiple_of(TWICE) {
+            let again = run_process(seed);
+            if again.hash != printed.hash {
+                let text = format!("two runs of the seed differ: {} and {}", printed.hash, again.hash);
+                printed.violations.push(text);
+            }
+        }
+        done += 1;
+        millis += printed.millis;
+        steps += printed.steps;
+        for (name, count) in printed.counts {
+            *counts.entry(name).or_default() += count;
+        }
+        if !printed.violations.is_empty() {
+            println!("seed {seed} breaks an invariant (weir-simulation run --seed {seed} --trace):");
+            for violation in printed.violations.iter().take(5) {
+                println!("    {violation}");
+            }
+            failed.push(seed);
+            if failed.len() >= 5 {
+                break;
+            }
+        }
+    }
+    let seconds = rt::clock::elapsed(began).as_secs_f64();
+    println!(
+        "server: {done} runs from seed {}, {:.1} h simulated in {seconds:.1} s ({:.0} simulated seconds a second), {steps} steps",
+        flags.seed,
+        millis as f64 / 3_600_000.0,
+        millis as f64 / 1000.0 / seconds.max(0.001),
+    );
+    for (name, count) in &counts {
+        println!("    {count:>8} {name}");
+    }
+    let missing: Vec<&str> = FAULTS.into_iter().filter(|name| !counts.contains_key(*name)).collect();
+    if done >= FAULTS_AFTER && !missing.is_empty() {
+        println!("never put in: {}", missing.join(", "));
+        return false;
+    }
+    failed.is_empty()
+}

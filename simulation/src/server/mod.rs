@@ -1,0 +1,329 @@
+//! The server: its HTTP engine on loops of the simulation, from the text of a configuration.
+//!
+//! What the binary does around the engine (master, signals, sockets of the kernel, Lua) is not here. What is done in its
+//! place follows `weir/worker.rs`: accept, commit, one configuration for each loop, reload, stop.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::{Arc, LazyLock};
+
+use conf::{
+    Arity, BlockConfs, BlockContext, ConfigurationBuild, Diagnostic, Directive, DirectiveLine,
+    DirectiveTable, FileSnapshot, MAIN, NoVariables, PathUse, Setter,
+};
+use host::engine::{
+    EngineConfiguration, ListenerId, LoopContext, LoopEngine, LoopListener, MainSettings,
+    ZoneRegistry,
+};
+use host::error_log::{ErrorLogTarget, LogFiles, LogLevel, LogWriteMode, Logger, MainLog};
+use host::listen::ListenAddress;
+use host::loop_slots::{LoopSlot, LoopSlots};
+use rt::simulation::{Simulation, network};
+
+/// The HTTP engine with the modules of the server, but for Lua.
+static HTTP: LazyLock<http::HttpEngine> =
+    LazyLock::new(|| http::HttpEngine::new(modules::http::MODULES));
+
+/// The name of the configuration in messages.
+const FILE: &str = "/simulation/nginx.conf";
+/// The error log.
+const LOG: &str = "/simulation/error.log";
+
+/// The main context, as far as it matters here.
+#[derive(Clone, Default)]
+struct MainConf {
+    engine: Option<Arc<dyn EngineConfiguration>>,
+}
+
+static DIRECTIVES: DirectiveTable<MainConf> = DirectiveTable::<MainConf>::new(&[
+    Directive {
+        name: "events",
+        syntax: "{ ... }",
+        default: None,
+        contexts: MAIN,
+        since: "0.1",
+        doc: "Empty.",
+        set: Setter::Block(Arity::NONE, conf::RepeatRule::Once, |_, _| Ok(())),
+    },
+    Directive {
+        name: "http",
+        syntax: "{ ... }",
+        default: None,
+        contexts: MAIN,
+        since: "0.1",
+        doc: "The HTTP server.",
+        set: Setter::Deferred(Arity::NONE, configure_http),
+    },
+]);
+
+fn configure_http(line: &mut DirectiveLine, confs: &mut BlockConfs) -> Result<(), Diagnostic> {
+    let prefix = line.level.build.in_prefix(PathUse::Opened, "");
+    let settings = line.shared::<ServerSettings>().clone();
+    *line.shared::<MainSettings>() = MainSettings {
+        prefix,
+        worker_processes: settings.loops,
+        ..MainSettings::default()
+    };
+    line.shared::<MainLog>().0 = settings.log;
+    let engine = HTTP.configure(line)?;
+    if let Some(main) = confs.get_mut::<MainConf>() {
+        main.engine = Some(engine);
+    }
+    Ok(())
+}
+
+/// What configurations need besides their text.
+#[derive(Clone, Default)]
+struct ServerSettings {
+    loops: usize,
+    log: Logger,
+}
+
+/// The engine at work on one loop.
+#[derive(Default)]
+struct LoopState {
+    engine: Option<Rc<dyn LoopEngine>>,
+    slot: Option<Arc<LoopSlot>>,
+    done: Option<Rc<rt::sync::Notify>>,
+}
+
+rt::local! {
+    static LOOP: RefCell<LoopState> = RefCell::default();
+}
+
+/// A server of the simulation.
+pub(crate) struct SimulatedServer {
+    prefix: PathBuf,
+    settings: ServerSettings,
+    log_file: File,
+    files: LogFiles,
+    zones: ZoneRegistry,
+    slots: LoopSlots,
+    sockets: BTreeMap<String, (ListenerId, Arc<OwnedFd>)>,
+    /// All configurations so far: none is freed on a loop.
+    configurations: Vec<Arc<dyn EngineConfiguration>>,
+}
+
+impl SimulatedServer {
+    /// Starts loops, and serves this configuration on them.
+    pub(crate) fn start(
+        simulation: &mut Simulation,
+        loops: usize,
+        prefix: &Path,
+        text: &str,
+    ) -> Result<SimulatedServer, String> {
+        let (log_file, files, log) = memory_log().map_err(|error| format!("log: {error}"))?;
+        let mut list = Vec::new();
+        for index in 0..loops {
+            let handle = simulation.start_loop(&format!("server {index}"), || {
+                let done = Rc::new(rt::sync::Notify::new());
+                LOOP.with_borrow_mut(|state| state.done = Some(Rc::clone(&done)));
+                async move { done.notified().await }
+            });
+            let handle = handle.map_err(|error| format!("loop: {error}"))?;
+            list.push(LoopSlot::new(index, handle, take_arrivals));
+        }
+        let zones = ZoneRegistry::default();
+        zones.set_loops(loops);
+        let mut server = SimulatedServer {
+            prefix: prefix.to_owned(),
+            settings: ServerSettings { loops, log },
+            log_file,
+            files,
+            zones,
+            slots: LoopSlots { list: list.into_iter().collect() },
+            sockets: BTreeMap::new(),
+            configurations: Vec::new(),
+        };
+        server.apply(text)?;
+        Ok(server)
+    }
+
+    /// Serves this configuration from now on, as after a reload.
+    pub(crate) fn apply(&mut self, text: &str) -> Result<(), String> {
+        let configuration = self.read(text)?;
+        for directory in configuration.directories() {
+            std::fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
+        }
+        configuration.accept(&self.zones)?;
+        // Waits for stores to be opened by a pool.
+        rt::simulation::with_real_pools(|| configuration.commit(&self.zones));
+        let listeners = self.listeners(&*configuration)?;
+        for slot in self.slots.list.iter() {
+            let context = LoopContext {
+                index: slot.index,
+                loops: self.settings.loops,
+                loop_slots: self.slots.clone(),
+                loop_slot: Arc::clone(slot),
+                main: self.main_settings(),
+                log: self.settings.log.clone(),
+                zones: self.zones.clone(),
+                listeners: listeners.clone(),
+            };
+            let configuration = Arc::clone(&configuration);
+            let posted = slot.handle().post(move || configure_loop(configuration, context));
+            posted.map_err(|error| error.to_string())?;
+        }
+        self.configurations.push(configuration);
+        Ok(())
+    }
+
+    /// Where its files are.
+    pub(crate) fn prefix(&self) -> &Path {
+        &self.prefix
+    }
+
+    fn main_settings(&self) -> MainSettings {
+        MainSettings {
+            prefix: self.prefix.clone(),
+            worker_processes: self.settings.loops,
+            ..MainSettings::default()
+        }
+    }
+
+    fn read(&self, text: &str) -> Result<Arc<dyn EngineConfiguration>, String> {
+        let mut files = FileSnapshot::default();
+        files.insert(Path::new(FILE), text);
+        let (tree, errors) = conf::parse_tolerant(Path::new(FILE), &mut files, None);
+        let mut build = ConfigurationBuild::new(
+            self.prefix.clone(),
+            self.prefix.clone(),
+            Box::new(files),
+            tree.sources,
+        );
+        build.diagnostics = errors;
+        build.blocks = tree.blocks;
+        build.shared.insert(self.files.clone());
+        build.shared.insert(self.settings.clone());
+        let mut confs = BlockConfs::new(vec![vec![&DIRECTIVES]]);
+        let mut names = NoVariables::default();
+        conf::dispatch(
+            &tree.nodes,
+            &mut confs,
+            None,
+            &mut BlockContext::new(&mut build, &mut names, &mut (), MAIN),
+        );
+        let errors: Vec<String> = build
+            .diagnostics
+            .iter()
+            .filter(|error| error.severity.is_fatal())
+            .map(|error| conf::diagnostic::first_line(error, &build.sources))
+            .collect();
+        let engine = confs.get_mut::<MainConf>().and_then(|main| main.engine.take());
+        match engine.filter(|_| errors.is_empty()) {
+            Some(engine) => Ok(engine),
+            None => Err(format!("the configuration is refused: {}", errors.join("; "))),
+        }
+    }
+
+    fn listeners(
+        &mut self,
+        configuration: &dyn EngineConfiguration,
+    ) -> Result<Vec<LoopListener>, String> {
+        let mut listeners = Vec::new();
+        for spec in configuration.listeners() {
+            let ListenAddress::Tcp(address) = spec.address else {
+                return Err(format!("{} is not simulated", spec.address));
+            };
+            let name = address.to_string();
+            if !self.sockets.contains_key(&name) {
+                let socket = network::listen_at(address).map_err(|error| format!("{name}: {error}"))?;
+                let id = ListenerId(self.sockets.len() as u64 + 1);
+                self.sockets.insert(name.clone(), (id, Arc::new(socket)));
+            }
+            let (id, descriptor) = self.sockets[&name].clone();
+            listeners.push(LoopListener {
+                id,
+                spec: Arc::new(spec),
+                member: 0,
+                members: [Arc::clone(&descriptor)].into(),
+                descriptor,
+            });
+        }
+        Ok(listeners)
+    }
+
+    /// Lets the loops end when their last connection has.
+    pub(crate) fn stop(&self) {
+        for slot in self.slots.list.iter() {
+            // A loop that has ended cannot be stopped.
+            let _ = slot.handle().post(stop_loop);
+        }
+    }
+
+    /// Panics that were caught on its loops.
+    pub(crate) fn panics(&self) -> u64 {
+        self.slots.list.iter().map(|slot| slot.handle().stats().panics).sum()
+    }
+
+    /// The counters of all loops.
+    pub(crate) fn counters(&self) -> net::counters::CounterTotals {
+        let all = self
+            .zones
+            .get_or_create(net::counters::ZONE, net::counters::AllCounters::default);
+        all.totals()
+    }
+
+    /// What the error log says.
+    pub(crate) fn log_text(&mut self) -> String {
+        use std::io::Seek as _;
+        let mut text = String::new();
+        // In memory: neither fails.
+        let _ = self.log_file.rewind();
+        let _ = self.log_file.read_to_string(&mut text);
+        text
+    }
+}
+
+/// An error log in memory.
+fn memory_log() -> std::io::Result<(File, LogFiles, Logger)> {
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let file = File::from(rustix::fs::memfd_create("error.log", flags)?);
+    let writer = File::options()
+        .append(true)
+        .open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)))?;
+    let files = LogFiles::default();
+    files.attach(Path::new(LOG), writer.into(), LogWriteMode::Direct);
+    let target = ErrorLogTarget::file(Path::new(LOG), LogLevel::Warn);
+    let log = Logger::default().with_target(target, &files);
+    Ok((file, files, log))
+}
+
+fn configure_loop(configuration: Arc<dyn EngineConfiguration>, context: LoopContext) {
+    let slot = Arc::clone(&context.loop_slot);
+    let known = LOOP.with_borrow(|state| state.engine.clone());
+    match known {
+        Some(engine) => engine.reload(configuration, context),
+        None => {
+            let engine: Rc<dyn LoopEngine> = Rc::from(configuration.start_loop(context));
+            LOOP.with_borrow_mut(|state| state.engine = Some(engine));
+        }
+    }
+    slot.open_slot();
+    LOOP.with_borrow_mut(|state| state.slot = Some(slot));
+}
+
+fn take_arrivals() {
+    let (engine, slot) = LOOP.with_borrow(|state| (state.engine.clone(), state.slot.clone()));
+    let (Some(engine), Some(slot)) = (engine, slot) else { return };
+    for arrival in slot.take_arrivals() {
+        engine.adopt_connection(arrival.connection);
+    }
+}
+
+fn stop_loop() {
+    let (engine, done) = LOOP.with_borrow(|state| (state.engine.clone(), state.done.clone()));
+    let (Some(engine), Some(done)) = (engine, done) else { return };
+    engine.stop();
+    rt::spawn_named("stop", async move {
+        while engine.active() > 0 {
+            rt::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        done.notify_one();
+    });
+}
