@@ -1,7 +1,7 @@
 //! The server on a simulated clock and network, and its store after every crash.
 //!
 //! ```text
-//! weir-simulation store [--seed N] [--count K] [--seconds S] [--trace]   histories of the store, each crash of each
+//! weir-simulation store [--seed N] [--count K] [--seconds S] [--exhaustive] [--trace]   crashes of histories of the store
 //! weir-simulation run --seed N [--trace]                                 one run of the server
 //! weir-simulation runs [--seed N] [--count K] [--seconds S]              runs of following seeds, each twice at times
 //! ```
@@ -26,6 +26,7 @@ pub(crate) struct SimulationFlags {
     count: u64,
     time: Duration,
     trace: bool,
+    exhaustive: bool,
 }
 
 fn main() -> ExitCode {
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         count: value("--count").unwrap_or(1_000),
         time: Duration::from_secs(value("--seconds").unwrap_or(30)),
         trace: words.iter().any(|word| word == "--trace"),
+        exhaustive: words.iter().any(|word| word == "--exhaustive"),
     };
     let holds = match words.first().map(String::as_str) {
         Some("store") => store::report_histories(&flags),

@@ -65,12 +65,16 @@ struct PrintedRun {
 
 fn run_process(seed: u64) -> PrintedRun {
     let program = std::env::current_exe().unwrap_or_default();
-    let output = Command::new(program).args(["run", "--seed", &seed.to_string()]).output();
+    let output = Command::new(program)
+        .args(["run", "--seed", &seed.to_string()])
+        .output();
     let mut printed = PrintedRun::default();
     let output = match output {
         Ok(output) => output,
         Err(error) => {
-            printed.violations.push(format!("the process did not start: {error}"));
+            printed
+                .violations
+                .push(format!("the process did not start: {error}"));
             return printed;
         }
     };
@@ -80,7 +84,9 @@ fn run_process(seed: u64) -> PrintedRun {
             "violation" => printed.violations.push(rest.to_owned()),
             "count" => {
                 let (count, name) = rest.split_once(' ').unwrap_or(("0", rest));
-                printed.counts.insert(name.to_owned(), count.parse().unwrap_or(0));
+                printed
+                    .counts
+                    .insert(name.to_owned(), count.parse().unwrap_or(0));
             }
             "millis" => printed.millis = rest.parse().unwrap_or(0),
             "steps" => printed.steps = rest.parse().unwrap_or(0),
@@ -90,7 +96,9 @@ fn run_process(seed: u64) -> PrintedRun {
     }
     if printed.hash.is_empty() {
         let text = String::from_utf8_lossy(&output.stderr);
-        printed.violations.push(format!("the process ended with {}: {text}", output.status));
+        printed
+            .violations
+            .push(format!("the process ended with {}: {text}", output.status));
     }
     printed
 }
@@ -109,7 +117,10 @@ pub(crate) fn report_runs(flags: &SimulationFlags) -> bool {
         if seed.is_multiple_of(TWICE) {
             let again = run_process(seed);
             if again.hash != printed.hash {
-                let text = format!("two runs of the seed differ: {} and {}", printed.hash, again.hash);
+                let text = format!(
+                    "two runs of the seed differ: {} and {}",
+                    printed.hash, again.hash
+                );
                 printed.violations.push(text);
             }
         }
@@ -120,7 +131,9 @@ pub(crate) fn report_runs(flags: &SimulationFlags) -> bool {
             *counts.entry(name).or_default() += count;
         }
         if !printed.violations.is_empty() {
-            println!("seed {seed} breaks an invariant (weir-simulation run --seed {seed} --trace):");
+            println!(
+                "seed {seed} breaks an invariant (weir-simulation run --seed {seed} --trace):"
+            );
             for violation in printed.violations.iter().take(5) {
                 println!("    {violation}");
             }
@@ -140,7 +153,10 @@ pub(crate) fn report_runs(flags: &SimulationFlags) -> bool {
     for (name, count) in &counts {
         println!("    {count:>8} {name}");
     }
-    let missing: Vec<&str> = FAULTS.into_iter().filter(|name| !counts.contains_key(*name)).collect();
+    let missing: Vec<&str> = FAULTS
+        .into_iter()
+        .filter(|name| !counts.contains_key(*name))
+        .collect();
     if done >= FAULTS_AFTER && !missing.is_empty() {
         println!("never put in: {}", missing.join(", "));
         return false;

@@ -151,6 +151,7 @@ impl Fill {
             accessed: (self.began_ms / 1000) as u32,
             main,
             frequency: 0,
+            is_stale: self.state().softened,
         })
     }
 

@@ -103,6 +103,9 @@ impl RecordKind {
 
 /// Set in an object record that took the place of an older one of its key: when it goes, a tombstone must stay.
 pub(crate) const SUPERSEDES: u8 = 1;
+/// Set in an object record of what a soft purge had hit when the record was written. The purge's own record is older, and would
+/// not hit this one when the index is rebuilt.
+pub(crate) const STALE: u8 = 2;
 
 /// The header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use rt::file::{changes, modes};
 
 use crate::checksum::xxh64;
-use crate::format::{self, DiskRecord, RecordKind, SUPERSEDES, TableEntry, u32_at, u64_at};
+use crate::format::{self, DiskRecord, RecordKind, STALE, SUPERSEDES, TableEntry, u32_at, u64_at};
 use crate::index::{IndexEntry, RecordLocation, StoreIndex};
 use crate::note_format::StoreNote;
 use crate::options::{StoreOpenError, StoreOptions};
@@ -253,7 +253,9 @@ impl StoreLoading {
                     let supersedes =
                         entry.flags & SUPERSEDES != 0 || index.get(entry.hash, None).is_some();
                     index.insert(
-                        IndexEntry::new(entry.hash, location, self.now).with_supersedes(supersedes),
+                        IndexEntry::new(entry.hash, location, self.now)
+                            .with_supersedes(supersedes)
+                            .with_stale(entry.flags & STALE != 0),
                     );
                 }
                 RecordKind::Tombstone => {
@@ -371,7 +373,10 @@ pub(crate) fn write_checkpoint(core: &Arc<StoreCore>, log: &StoreLog) -> io::Res
     changes::write_at(&file, &bytes, 0)?;
     // Before the rename: the name must never lead to bytes that are not on the disk.
     changes::sync(&file)?;
-    changes::rename(&aside, &core.options.path.join("checkpoint"))
+    changes::rename(&aside, &core.options.path.join("checkpoint"))?;
+    // A name is on the disk when its directory is. Until then a loss of power brings the checkpoint before back, which does
+    // not know the purges since.
+    changes::sync_directory(&core.options.path)
 }
 
 /// Notices that the directory was removed or replaced: files would go on growing where no path leads to them.

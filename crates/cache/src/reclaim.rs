@@ -17,8 +17,8 @@ use bytes::Bytes;
 use rt::file::changes;
 
 use crate::format::{
-    DiskRecord, EXTENT_MAX, Extent, INLINE_MAX, ObjectRecord, RUN_MAX, RecordKind, SUPERSEDES,
-    TableEntry,
+    DiskRecord, EXTENT_MAX, Extent, INLINE_MAX, ObjectRecord, RUN_MAX, RecordKind, STALE,
+    SUPERSEDES, TableEntry,
 };
 use crate::index::{IndexEntry, RecordLocation};
 use crate::object::ParsedObject;
@@ -293,6 +293,7 @@ impl ObjectMove<'_> {
         let record = DiskRecord {
             // A new number: after a crash the copy and the original may both be found.
             sequence: self.core.next_sequence(),
+            flags: stored.record.flags & SUPERSEDES | stale_flag(entry.is_stale()),
             ..stored.record
         };
         self.log.append(
@@ -388,6 +389,10 @@ pub(crate) fn new_record(core: &StoreCore, kind: RecordKind, hash: u64, born: u6
     }
 }
 
+fn stale_flag(is_stale: bool) -> u8 {
+    if is_stale { STALE } else { 0 }
+}
+
 /// Commits an object: its record, and the index once that is in the file. `committed` is called with whether it was
 /// written.
 pub(crate) fn commit_object(
@@ -404,10 +409,11 @@ pub(crate) fn commit_object(
         accessed,
         main,
         frequency,
+        is_stale,
     } = entry;
     let supersedes = core.index.get(hash, None).is_some();
     let mut record = new_record(core, RecordKind::Object, hash, born);
-    record.flags = if supersedes { SUPERSEDES } else { 0 };
+    record.flags = if supersedes { SUPERSEDES } else { 0 } | stale_flag(is_stale);
     log.append(
         core,
         main,
@@ -440,4 +446,6 @@ pub(crate) struct ObjectCommit {
     pub(crate) accessed: u32,
     pub(crate) main: bool,
     pub(crate) frequency: u8,
+    /// A soft purge has hit it already.
+    pub(crate) is_stale: bool,
 }

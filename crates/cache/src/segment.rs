@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use base::sync::{Mutex, MutexGuard};
-use rt::file::{File, changes};
 use rt::file::modes::PRIVATE_FILE;
+use rt::file::{File, changes};
 
 use crate::format::{self, DiskRecord, Extent, HEADER, SegmentHeader, TableEntry, UNIT};
 use crate::index::RecordLocation;

@@ -270,6 +270,7 @@ impl CacheStore {
                 accessed: (now_ms / 1000) as u32,
                 main: false,
                 frequency: 0,
+                is_stale: false,
             };
             // A failure has been reported. Without their marker the variants are not found, and are fetched again.
             let _ = commit_object(core, log, entry, |_, _| ());
@@ -328,6 +329,7 @@ impl CacheStore {
                 accessed: (meta.validated_ms / 1000) as u32,
                 main: false,
                 frequency: current.map_or(0, |entry| entry.frequency()),
+                is_stale: false,
             };
             let done = object.clone();
             let committed = move |core: &StoreCore, _| {

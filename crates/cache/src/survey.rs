@@ -10,7 +10,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::format::{self, DiskRecord, Extent, HEADER, ObjectRecord, RecordKind, SegmentHeader};
+use crate::format::{
+    self, DiskRecord, Extent, HEADER, ObjectRecord, RecordKind, STALE, SegmentHeader,
+};
 use crate::purge::{self, PurgeMode, PurgeTable};
 use crate::{CacheKey, ObjectHead};
 
@@ -244,6 +246,10 @@ fn note(
                 found.segment = segment;
                 found.position = position;
                 found.is_object = record.kind == RecordKind::Object;
+                // Written after the purge that has hit it.
+                if record.flags & STALE != 0 {
+                    found.softened = found.softened.max(record.sequence + 1);
+                }
             }
         }
         RecordKind::Body | RecordKind::Table => {}

@@ -120,7 +120,7 @@ impl SimulatedServer {
         let (log_file, files, log) = memory_log().map_err(|error| format!("log: {error}"))?;
         let mut list = Vec::new();
         for index in 0..loops {
-            let handle = simulation.start_loop(&format!("server {index}"), || {
+            let handle = start_loop(simulation, &format!("server {index}"), || {
                 let done = Rc::new(rt::sync::Notify::new());
                 LOOP.with_borrow_mut(|state| state.done = Some(Rc::clone(&done)));
                 async move { done.notified().await }
@@ -136,7 +136,9 @@ impl SimulatedServer {
             log_file,
             files,
             zones,
-            slots: LoopSlots { list: list.into_iter().collect() },
+            slots: LoopSlots {
+                list: list.into_iter().collect(),
+            },
             sockets: BTreeMap::new(),
             configurations: Vec::new(),
         };
@@ -166,7 +168,9 @@ impl SimulatedServer {
                 listeners: listeners.clone(),
             };
             let configuration = Arc::clone(&configuration);
-            let posted = slot.handle().post(move || configure_loop(configuration, context));
+            let posted = slot
+                .handle()
+                .post(move || configure_loop(configuration, context));
             posted.map_err(|error| error.to_string())?;
         }
         self.configurations.push(configuration);
@@ -214,10 +218,15 @@ impl SimulatedServer {
             .filter(|error| error.severity.is_fatal())
             .map(|error| conf::diagnostic::first_line(error, &build.sources))
             .collect();
-        let engine = confs.get_mut::<MainConf>().and_then(|main| main.engine.take());
+        let engine = confs
+            .get_mut::<MainConf>()
+            .and_then(|main| main.engine.take());
         match engine.filter(|_| errors.is_empty()) {
             Some(engine) => Ok(engine),
-            None => Err(format!("the configuration is refused: {}", errors.join("; "))),
+            None => Err(format!(
+                "the configuration is refused: {}",
+                errors.join("; ")
+            )),
         }
     }
 
@@ -232,7 +241,8 @@ impl SimulatedServer {
             };
             let name = address.to_string();
             if !self.sockets.contains_key(&name) {
-                let socket = network::listen_at(address).map_err(|error| format!("{name}: {error}"))?;
+                let socket =
+                    network::listen_at(address).map_err(|error| format!("{name}: {error}"))?;
                 let id = ListenerId(self.sockets.len() as u64 + 1);
                 self.sockets.insert(name.clone(), (id, Arc::new(socket)));
             }
@@ -258,7 +268,11 @@ impl SimulatedServer {
 
     /// Panics that were caught on its loops.
     pub(crate) fn panics(&self) -> u64 {
-        self.slots.list.iter().map(|slot| slot.handle().stats().panics).sum()
+        self.slots
+            .list
+            .iter()
+            .map(|slot| slot.handle().stats().panics)
+            .sum()
     }
 
     /// The counters of all loops.
@@ -280,13 +294,35 @@ impl SimulatedServer {
     }
 }
 
+/// Starts a loop of the simulation.
+pub(crate) fn start_loop<F: Future<Output = ()> + 'static>(
+    simulation: &mut Simulation,
+    name: &str,
+    main: impl FnOnce() -> F + Send + 'static,
+) -> std::io::Result<rt::LoopHandle> {
+    let event_loop = rt::EventLoop::new(rt::LoopOptions {
+        name: name.to_owned(),
+        // Time passes by chance here: no turn is slow.
+        slow_turn: std::time::Duration::ZERO,
+        ..rt::LoopOptions::default()
+    })?;
+    let handle = event_loop.handle();
+    simulation.start_loop(name, move || {
+        if let Err(error) = event_loop.run(main) {
+            rt::simulation::note(|| format!("a loop failed: {error}"));
+        }
+    })?;
+    Ok(handle)
+}
+
 /// An error log in memory.
 fn memory_log() -> std::io::Result<(File, LogFiles, Logger)> {
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
     let file = File::from(rustix::fs::memfd_create("error.log", flags)?);
-    let writer = File::options()
-        .append(true)
-        .open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)))?;
+    let writer = File::options().append(true).open(format!(
+        "/proc/self/fd/{}",
+        std::os::fd::AsRawFd::as_raw_fd(&file)
+    ))?;
     let files = LogFiles::default();
     files.attach(Path::new(LOG), writer.into(), LogWriteMode::Direct);
     let target = ErrorLogTarget::file(Path::new(LOG), LogLevel::Warn);
@@ -310,7 +346,9 @@ fn configure_loop(configuration: Arc<dyn EngineConfiguration>, context: LoopCont
 
 fn take_arrivals() {
     let (engine, slot) = LOOP.with_borrow(|state| (state.engine.clone(), state.slot.clone()));
-    let (Some(engine), Some(slot)) = (engine, slot) else { return };
+    let (Some(engine), Some(slot)) = (engine, slot) else {
+        return;
+    };
     for arrival in slot.take_arrivals() {
         engine.adopt_connection(arrival.connection);
     }
@@ -318,7 +356,9 @@ fn take_arrivals() {
 
 fn stop_loop() {
     let (engine, done) = LOOP.with_borrow(|state| (state.engine.clone(), state.done.clone()));
-    let (Some(engine), Some(done)) = (engine, done) else { return };
+    let (Some(engine), Some(done)) = (engine, done) else {
+        return;
+    };
     engine.stop();
     rt::spawn_named("stop", async move {
         while engine.active() > 0 {

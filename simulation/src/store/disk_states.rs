@@ -6,20 +6,23 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::rc::Rc;
 
 use rt::simulation::disk::{DiskChange, DiskFile};
 
 use crate::chance::SeededChance;
 
-/// Of more than this many outstanding changes, only the last ones are tried in all combinations.
-const EXHAUSTIVE: usize = 8;
+/// Of more than this many outstanding changes, only the last ones are tried in all combinations, if all is to be tried; and
+/// if there is little time.
+pub(crate) const EXHAUSTIVE: usize = 8;
+pub(crate) const QUICK: usize = 4;
 /// How many combinations of all outstanding changes are drawn where not all are tried.
-const DRAWN: usize = 32;
+const DRAWN: usize = 12;
 /// What a disk writes without tearing it.
 const SECTOR: usize = 512;
 
 /// The files of a directory, by name.
-pub(crate) type DiskImage = BTreeMap<String, Vec<u8>>;
+pub(crate) type DiskImage = BTreeMap<String, Rc<Vec<u8>>>;
 
 /// A state in which a crash may leave the directory.
 pub(crate) struct CrashState {
@@ -33,7 +36,7 @@ pub(crate) struct CrashState {
 }
 
 /// How a write is torn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Tear {
     /// Only its first sector is there.
     FirstSector,
@@ -56,23 +59,37 @@ const TEARS: [Tear; 4] = [
 #[derive(Clone, Default)]
 struct Directory {
     names: BTreeMap<String, DiskFile>,
-    contents: BTreeMap<DiskFile, Vec<u8>>,
+    contents: BTreeMap<DiskFile, FileContent>,
+}
+
+/// The bytes of a file, and which changes have made them.
+#[derive(Clone, Default)]
+struct FileContent {
+    bytes: Rc<Vec<u8>>,
+    made_by: Vec<(usize, Option<Tear>)>,
 }
 
 impl Directory {
-    fn apply(&mut self, change: &DiskChange, tear: Option<Tear>) {
+    /// Applies the change with this number in its history.
+    fn apply(&mut self, number: usize, change: &DiskChange, tear: Option<Tear>) {
         match change {
             DiskChange::Created(file, name) => {
                 self.names.insert(name.clone(), *file);
                 self.contents.entry(*file).or_default();
             }
-            DiskChange::Emptied(file) => self.contents.entry(*file).or_default().clear(),
-            DiskChange::Written(file, position, bytes) => {
-                self.write(*file, *position as usize, bytes, tear);
-            }
-            DiskChange::Resized(file, len) => {
+            DiskChange::Emptied(file)
+            | DiskChange::Written(file, ..)
+            | DiskChange::Resized(file, _) => {
                 let content = self.contents.entry(*file).or_default();
-                content.resize(*len as usize, 0);
+                content.made_by.push((number, tear));
+                let bytes = Rc::make_mut(&mut content.bytes);
+                match change {
+                    DiskChange::Written(_, position, written) => {
+                        write(bytes, *position as usize, written, tear);
+                    }
+                    DiskChange::Resized(_, len) => bytes.resize(*len as usize, 0),
+                    _ => bytes.clear(),
+                }
             }
             DiskChange::Renamed(from, to) => {
                 if let Some(file) = self.names.remove(from) {
@@ -86,38 +103,47 @@ impl Directory {
         }
     }
 
-    fn write(&mut self, file: DiskFile, position: usize, bytes: &[u8], tear: Option<Tear>) {
-        let content = self.contents.entry(file).or_default();
-        let first = bytes.len().min(SECTOR);
-        let (from, to) = match tear {
-            Some(Tear::FirstSector) => (0, first),
-            Some(Tear::WithoutFirstSector) => (first, bytes.len()),
-            Some(Tear::Zeros | Tear::Garbage) | None => (0, bytes.len()),
-        };
-        if content.len() < position + to {
-            content.resize(position + to, 0);
+    /// What is the same for the same files.
+    fn identity(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for (name, file) in &self.names {
+            let made_by = self.contents.get(file).map(|content| &content.made_by);
+            (name, file, made_by).hash(&mut hasher);
         }
-        let place = &mut content[position + from..position + to];
-        match tear {
-            Some(Tear::Zeros) => place.fill(0),
-            Some(Tear::Garbage) => place.fill(0xa5),
-            _ => place.copy_from_slice(&bytes[from..to]),
-        }
+        hasher.finish()
     }
 
     fn image(&self) -> DiskImage {
         let file = |(name, file): (&String, &DiskFile)| {
             let content = self.contents.get(file).cloned().unwrap_or_default();
-            (name.clone(), content)
+            (name.clone(), content.bytes)
         };
         self.names.iter().map(file).collect()
+    }
+}
+
+fn write(content: &mut Vec<u8>, position: usize, bytes: &[u8], tear: Option<Tear>) {
+    let first = bytes.len().min(SECTOR);
+    let (from, to) = match tear {
+        Some(Tear::FirstSector) => (0, first),
+        Some(Tear::WithoutFirstSector) => (first, bytes.len()),
+        Some(Tear::Zeros | Tear::Garbage) | None => (0, bytes.len()),
+    };
+    if content.len() < position + to {
+        content.resize(position + to, 0);
+    }
+    let place = &mut content[position + from..position + to];
+    match tear {
+        Some(Tear::Zeros) => place.fill(0),
+        Some(Tear::Garbage) => place.fill(0xa5),
+        _ => place.copy_from_slice(&bytes[from..to]),
     }
 }
 
 /// A crash after the first changes of a history.
 pub(crate) struct CrashPoint<'a> {
     durable: Directory,
-    outstanding: Vec<&'a DiskChange>,
+    outstanding: Vec<(usize, &'a DiskChange)>,
 }
 
 impl<'a> CrashPoint<'a> {
@@ -136,8 +162,8 @@ impl<'a> CrashPoint<'a> {
                 DiskChange::Synced(_) | DiskChange::DirectorySynced => continue,
             };
             match is_durable {
-                true => durable.apply(change, None),
-                false => outstanding.push(change),
+                true => durable.apply(at, change, None),
+                false => outstanding.push((at, change)),
             }
         }
         CrashPoint {
@@ -154,24 +180,24 @@ impl<'a> CrashPoint<'a> {
     /// Calls `look` with each state that was not `seen` yet.
     pub(crate) fn each_state(
         &self,
+        combined: usize,
         chance: &mut SeededChance,
         seen: &mut HashSet<u64>,
         mut look: impl FnMut(CrashState) -> Result<(), String>,
     ) -> Result<usize, String> {
         let mut count = 0;
         let mut consider = |mask: &[bool], tear: Option<(usize, Tear)>| {
-            let state = self.state(mask, tear);
+            let directory = self.directory(mask, tear);
+            let is_complete = tear.is_none() && mask.iter().all(|is_there| *is_there);
             // The same files after a process's death are a stricter case than after a loss of power.
-            let mut hasher = DefaultHasher::new();
-            (&state.image, state.is_complete).hash(&mut hasher);
-            if !seen.insert(hasher.finish()) {
+            if !seen.insert(directory.identity() ^ u64::from(is_complete)) {
                 return Ok(());
             }
             count += 1;
-            look(state)
+            look(self.state(&directory, mask, tear))
         };
         let all = self.outstanding.len();
-        let free = all.min(EXHAUSTIVE);
+        let free = all.min(combined);
         for bits in 0..1usize << free {
             let mask: Vec<bool> = (0..all)
                 .map(|at| at < all - free || bits & (1 << (at + free - all)) != 0)
@@ -190,8 +216,8 @@ impl<'a> CrashPoint<'a> {
             for _ in 0..DRAWN {
                 let mask: Vec<bool> = (0..all).map(|_| !chance.once_in(3)).collect();
                 let torn = chance.below(all);
-                let tear = (mask[torn] && self.is_write(torn))
-                    .then(|| (torn, *chance.choose(&TEARS)));
+                let tear =
+                    (mask[torn] && self.is_write(torn)).then(|| (torn, *chance.choose(&TEARS)));
                 consider(&mask, tear)?;
             }
         }
@@ -199,17 +225,29 @@ impl<'a> CrashPoint<'a> {
     }
 
     fn is_write(&self, at: usize) -> bool {
-        matches!(self.outstanding[at], DiskChange::Written(..))
+        matches!(self.outstanding[at].1, DiskChange::Written(..))
     }
 
-    fn state(&self, mask: &[bool], tear: Option<(usize, Tear)>) -> CrashState {
+    fn directory(&self, mask: &[bool], tear: Option<(usize, Tear)>) -> Directory {
         let mut directory = self.durable.clone();
-        let mut description = String::new();
-        for (at, change) in self.outstanding.iter().enumerate() {
+        for (at, (number, change)) in self.outstanding.iter().enumerate() {
             let torn = tear.filter(|(torn, _)| *torn == at).map(|(_, tear)| tear);
             if mask[at] {
-                directory.apply(change, torn);
+                directory.apply(*number, change, torn);
             }
+        }
+        directory
+    }
+
+    fn state(
+        &self,
+        directory: &Directory,
+        mask: &[bool],
+        tear: Option<(usize, Tear)>,
+    ) -> CrashState {
+        let mut description = String::new();
+        for (at, (_, change)) in self.outstanding.iter().enumerate() {
+            let torn = tear.filter(|(torn, _)| *torn == at).map(|(_, tear)| tear);
             let fate = match (mask[at], torn) {
                 (false, _) => "lost".to_owned(),
                 (true, None) => "there".to_owned(),
@@ -218,7 +256,7 @@ impl<'a> CrashPoint<'a> {
             description += &format!("    {}: {fate}\n", describe(change));
         }
         let mut fates = self.outstanding.iter().zip(mask);
-        let is_lost = |(change, is_there): (&&DiskChange, &bool)| {
+        let is_lost = |((_, change), is_there): (&(usize, &DiskChange), &bool)| {
             !is_there && matches!(change, DiskChange::Created(..))
         };
         CrashState {
@@ -234,7 +272,11 @@ impl<'a> CrashPoint<'a> {
 pub(crate) fn describe(change: &DiskChange) -> String {
     match change {
         DiskChange::Written(file, position, bytes) => {
-            format!("write of {} bytes at {position} of file {}", bytes.len(), file.0)
+            format!(
+                "write of {} bytes at {position} of file {}",
+                bytes.len(),
+                file.0
+            )
         }
         DiskChange::Created(file, name) => format!("create {name} as file {}", file.0),
         DiskChange::Emptied(file) => format!("empty file {}", file.0),

@@ -75,7 +75,9 @@ impl DrivenStore {
             }
             StoreStep::Refresh(key) => self.refresh(key).await,
             StoreStep::PurgeKey(key, mode) => {
-                self.purge(PurgeRequest::Key(&cache_key(key)), mode, |other| other == key);
+                self.purge(PurgeRequest::Key(&cache_key(key)), mode, |other| {
+                    other == key
+                });
             }
             StoreStep::PurgeTag(mode) => {
                 self.purge(PurgeRequest::Tag(b"even"), mode, |key| key % 2 == 0);
@@ -86,7 +88,10 @@ impl DrivenStore {
             StoreStep::PurgeAll(mode) => self.purge(PurgeRequest::All, mode, |_| true),
             StoreStep::Flush => self.flush().await,
             StoreStep::Checkpoint => {
-                self.store.checkpoint().await.map_err(|error| format!("checkpoint: {error}"))?;
+                self.store
+                    .checkpoint()
+                    .await
+                    .map_err(|error| format!("checkpoint: {error}"))?;
                 self.promised = [self.facts; 2];
             }
             StoreStep::Upkeep => {
@@ -112,7 +117,10 @@ impl DrivenStore {
     }
 
     async fn reopen(&mut self) -> Result<(), String> {
-        self.store.close().await.map_err(|error| format!("close: {error}"))?;
+        self.store
+            .close()
+            .await
+            .map_err(|error| format!("close: {error}"))?;
         self.promised = [self.facts; 2];
         self.store.give_away();
         self.store.flush().await;
@@ -143,7 +151,9 @@ impl DrivenStore {
         else {
             return;
         };
-        let Some(stored) = numbers(&object) else { return };
+        let Some(stored) = numbers(&object) else {
+            return;
+        };
         let number = self.next_number;
         self.next_number += 1;
         let new = head(key, number, stored.body, stored.len, self.now_ms);
@@ -151,7 +161,8 @@ impl DrivenStore {
         let (writer, follower) = self.store.start_fill(&cache_key(key), self.now_ms);
         let born = writer.born();
         drop((writer, follower));
-        self.store.refresh(&object, new.meta, Some(new.opaque), born);
+        self.store
+            .refresh(&object, new.meta, Some(new.opaque), born);
         self.facts.0[key].floor = number;
         self.flush().await;
     }
@@ -182,7 +193,8 @@ impl DrivenStore {
 
     /// Reads an object both ways: verified, and as `sendfile` sends it.
     async fn read(&self, key: usize, object: &CachedObject) -> Result<StoredNumber, String> {
-        let stored = numbers(object).ok_or_else(|| format!("S1: the head of key {key} is not ours"))?;
+        let stored =
+            numbers(object).ok_or_else(|| format!("S1: the head of key {key} is not ours"))?;
         let wanted = body(stored.body, stored.len);
         if !object.is_complete() {
             return Err(format!("S1: key {key} has holes, and was stored whole"));
@@ -190,12 +202,18 @@ impl DrivenStore {
         let mut at = 0;
         while at < wanted.len() {
             let sent = sent_bytes(object, at)?;
-            let wrong = || format!("S1: key {key}, number {}, has wrong bytes from {at} on", stored.number);
+            let wrong = || {
+                format!(
+                    "S1: key {key}, number {}, has wrong bytes from {at} on",
+                    stored.number
+                )
+            };
             if sent.is_empty() || wanted.get(at..at + sent.len()) != Some(&sent[..]) {
                 return Err(wrong());
             }
             let read = object.read(at as u64, sent.len()).await;
-            let read = read.map_err(|error| format!("S1: key {key} is a hit, and cannot be read: {error}"))?;
+            let read = read
+                .map_err(|error| format!("S1: key {key} is a hit, and cannot be read: {error}"))?;
             if !sent.starts_with(&read) {
                 return Err(wrong());
             }
@@ -216,9 +234,8 @@ fn sent_bytes(object: &CachedObject, at: usize) -> Result<Vec<u8>, String> {
     let Some(range) = object.file_range(at as u64) else {
         return Ok(Vec::new());
     };
-    let file = std::fs::File::from(
-        rustix::io::dup(&range.file).map_err(|error| format!("dup: {error}"))?,
-    );
+    let file =
+        std::fs::File::from(rustix::io::dup(&range.file).map_err(|error| format!("dup: {error}"))?);
     let mut bytes = vec![0; range.len as usize];
     match file.read_exact_at(&mut bytes, range.offset) {
         Ok(()) => Ok(bytes),

@@ -66,51 +66,116 @@ fn random_step(chance: &mut SeededChance) -> StoreStep {
     }
 }
 
+/// A history with a name.
+pub(crate) type NamedHistory = (&'static str, Vec<StoreStep>);
+
 /// Histories that are tried first: each is about one mechanism.
-pub(crate) fn written_histories() -> Vec<(&'static str, Vec<StoreStep>)> {
+pub(crate) fn written_histories() -> Vec<NamedHistory> {
+    [short_histories(), reclaiming_histories()].concat()
+}
+
+fn short_histories() -> Vec<NamedHistory> {
     use PurgeMode::{Hard, Soft};
     use StoreStep::*;
-    let fill = |key: usize| [Put(key, 40_000), Flush];
+    let inactive = [
+        Put(0, 500),
+        Flush,
+        Expire,
+        Put(0, 400),
+        Flush,
+        Expire,
+        Flush,
+    ];
+    let replaced = [Put(0, 500), Flush, Put(0, 600), Flush, Put(1, 0)];
+    let purged = [
+        Put(0, 500),
+        Put(1, 500),
+        Flush,
+        PurgeKey(0, Hard),
+        Flush,
+        Reopen,
+    ];
+    let softened = [
+        Put(0, 500),
+        Flush,
+        PurgeKey(0, Soft),
+        Flush,
+        Refresh(0),
+        Flush,
+    ];
+    let many = [
+        Put(0, 500),
+        Put(1, 500),
+        PurgeTag(Hard),
+        PurgeAll(Soft),
+        Flush,
+        Checkpoint,
+    ];
+    let between = [
+        Put(0, 500),
+        Checkpoint,
+        Put(0, 600),
+        Put(1, 9_000),
+        Checkpoint,
+        Put(1, 40),
+    ];
     vec![
-        ("one object after the other", vec![Put(0, 500), Flush, Put(0, 600), Flush, Put(1, 0)]),
-        ("a body with a record of its own", vec![Put(0, 70_000), Put(1, 66_000), Flush]),
-        ("a purge", vec![Put(0, 500), Put(1, 500), Flush, PurgeKey(0, Hard), Flush, Reopen]),
-        ("a soft purge", vec![Put(0, 500), Flush, PurgeKey(0, Soft), Flush, Refresh(0), Flush]),
-        ("purges of many", vec![Put(0, 500), Put(1, 500), PurgeTag(Hard), PurgeAll(Soft), Flush, Checkpoint]),
+        ("inactive objects", inactive.to_vec()),
+        ("one object after the other", replaced.to_vec()),
+        (
+            "bodies with records of their own",
+            vec![Put(0, 70_000), Put(1, 66_000), Flush],
+        ),
+        ("a purge", purged.to_vec()),
+        ("a soft purge", softened.to_vec()),
+        ("purges of many", many.to_vec()),
+        ("checkpoints between", between.to_vec()),
+    ]
+}
+
+/// Bodies of other keys, so that segments are reclaimed.
+fn filling(rounds: usize) -> Vec<StoreStep> {
+    let keys = (0..rounds).map(|round| 1 + round % (KEYS - 1));
+    keys.flat_map(|key| [StoreStep::Put(key, 40_000), StoreStep::Flush])
+        .collect()
+}
+
+fn reclaiming_histories() -> Vec<NamedHistory> {
+    use PurgeMode::{Hard, Soft};
+    use StoreStep::*;
+    let used = vec![Put(0, 3_000), Flush, Use(0, 3)];
+    let softened = vec![Put(0, 3_000), Flush, Use(0, 3), PurgeKey(0, Soft), Flush];
+    let purged = vec![
+        Put(0, 3_000),
+        Flush,
+        Checkpoint,
+        PurgeKey(0, Hard),
+        Checkpoint,
+    ];
+    let replaced = vec![Put(0, 500), Put(0, 600), Checkpoint];
+    // What was evicted comes back on the main side, with its body on the small one.
+    let returning = [
+        vec![PurgeKey(1, Hard), Put(0, 70_000), Flush],
+        filling(4),
+        vec![Put(0, 70_000), Flush, Put(1, 66_000), Flush],
+    ];
+    vec![
+        ("what comes back", returning.concat()),
         (
             "reclaiming copies what is used",
-            [
-                vec![Put(0, 3_000), Flush, Use(0, 3)],
-                fill(1).to_vec(), fill(2).to_vec(), fill(3).to_vec(), fill(1).to_vec(), fill(2).to_vec(), fill(3).to_vec(),
-            ]
-            .concat(),
+            [used, filling(6)].concat(),
         ),
         (
             "a soft purge of what is moved on",
-            [
-                vec![Put(0, 3_000), Flush, Use(0, 3), PurgeKey(0, Soft), Flush],
-                fill(1).to_vec(), fill(2).to_vec(), fill(3).to_vec(), fill(1).to_vec(), fill(2).to_vec(), fill(3).to_vec(),
-            ]
-            .concat(),
+            [softened, filling(6)].concat(),
         ),
         (
             "a purge whose segment is reclaimed",
-            [
-                vec![Put(0, 3_000), Flush, Checkpoint, PurgeKey(0, Hard), Checkpoint],
-                fill(1).to_vec(), fill(2).to_vec(), fill(3).to_vec(), fill(1).to_vec(), fill(2).to_vec(),
-            ]
-            .concat(),
+            [purged, filling(7)].concat(),
         ),
         (
-            "what was evicted comes back on the main side",
-            [
-                vec![Put(0, 70_000), Flush],
-                fill(1).to_vec(), fill(2).to_vec(), fill(3).to_vec(),
-                vec![Put(0, 70_000), Flush, Put(1, 66_000), Flush],
-            ]
-            .concat(),
+            "an eviction of what replaced another",
+            [replaced, filling(7)].concat(),
         ),
-        ("checkpoints between", vec![Put(0, 500), Checkpoint, Put(0, 600), Put(1, 9_000), Checkpoint, Put(1, 40), Flush]),
-        ("inactive objects", vec![Put(0, 500), Flush, Expire, Put(0, 400), Flush, Expire, Flush]),
     ]
 }

@@ -22,13 +22,16 @@ use rt::simulation::disk::{self, DiskChange};
 
 use crate::SimulationFlags;
 use crate::chance::SeededChance;
-use disk_states::{CrashPoint, CrashState, DiskImage, describe};
+use disk_states::{CrashPoint, CrashState, DiskImage, EXHAUSTIVE, QUICK, describe};
 use driven_store::DrivenStore;
 use history::{KEYS, StoreStep, random_history, written_histories};
 use model::{Found, StoreFacts};
 
 /// One in so many states crashes again during its recovery.
 const CRASHES_AGAIN: usize = 200;
+
+/// How long a history may be shortened.
+const SHORTENING: Duration = Duration::from_secs(20);
 
 /// What was tried.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,7 +42,6 @@ struct StoreFigures {
     second_states: usize,
     found: usize,
     lost: usize,
-    evicted: u64,
     most_outstanding: usize,
 }
 
@@ -60,7 +62,7 @@ struct HistoryMark {
 
 /// Tries histories, and prints what came of it. True: all promises were kept.
 pub(crate) fn report_histories(flags: &SimulationFlags) -> bool {
-    let (figures, outcome) = try_histories(flags.seed, flags.count, flags.time, flags.trace);
+    let (figures, outcome) = try_histories(flags);
     println!("store: from seed {}: {figures:?}", flags.seed);
     match outcome {
         Ok(()) => true,
@@ -72,16 +74,21 @@ pub(crate) fn report_histories(flags: &SimulationFlags) -> bool {
 }
 
 /// Tries histories until the time is over: those that are written down, then those of seeds from `seed` on.
-fn try_histories(
-    seed: u64,
-    count: u64,
-    time: Duration,
-    trace: bool,
-) -> (StoreFigures, Result<(), BrokenPromise>) {
+fn try_histories(flags: &SimulationFlags) -> (StoreFigures, Result<(), BrokenPromise>) {
     let began = rt::clock::read_clock();
+    let combined = if flags.exhaustive { EXHAUSTIVE } else { QUICK };
+    let SimulationFlags {
+        seed,
+        count,
+        time,
+        trace,
+        ..
+    } = *flags;
     rt::simulation::do_jobs_at_once();
     let mut figures = StoreFigures::default();
-    let written = written_histories().into_iter().map(|(name, steps)| (name.to_owned(), steps));
+    let written = written_histories()
+        .into_iter()
+        .map(|(name, steps)| (name.to_owned(), steps));
     let drawn = (seed..seed.saturating_add(count)).map(|seed| {
         let steps = random_history(&mut SeededChance::new(seed));
         (format!("seed {seed}"), steps)
@@ -93,26 +100,33 @@ fn try_histories(
         if trace {
             println!("{name}: {steps:?}");
         }
-        let mut explorer = CrashExplorer::new(seed);
+        let mut explorer = CrashExplorer::new(seed, combined);
         let outcome = explorer.try_history(&steps);
         figures.add(&explorer.figures);
         if let Err(text) = outcome {
-            let history = shorten(&steps, seed);
-            let text = explain(&history, seed).unwrap_or(text);
-            return (figures, Err(BrokenPromise { history, text: format!("{name}: {text}") }));
+            let history = shorten(&steps, seed, combined);
+            let text = explain(&history, seed, combined).unwrap_or(text);
+            return (
+                figures,
+                Err(BrokenPromise {
+                    history,
+                    text: format!("{name}: {text}"),
+                }),
+            );
         }
     }
     (figures, Ok(()))
 }
 
 /// Leaves out steps for as long as the history still breaks a promise.
-fn shorten(steps: &[StoreStep], seed: u64) -> Vec<StoreStep> {
+fn shorten(steps: &[StoreStep], seed: u64, combined: usize) -> Vec<StoreStep> {
+    let began = rt::clock::read_clock();
     let mut steps = steps.to_vec();
     let mut at = 0;
-    while at < steps.len() {
+    while at < steps.len() && rt::clock::elapsed(began) < SHORTENING {
         let mut shorter = steps.clone();
         shorter.remove(at);
-        match explain(&shorter, seed) {
+        match explain(&shorter, seed, combined) {
             Some(_) => steps = shorter,
             None => at += 1,
         }
@@ -120,8 +134,8 @@ fn shorten(steps: &[StoreStep], seed: u64) -> Vec<StoreStep> {
     steps
 }
 
-fn explain(steps: &[StoreStep], seed: u64) -> Option<String> {
-    CrashExplorer::new(seed).try_history(steps).err()
+fn explain(steps: &[StoreStep], seed: u64, combined: usize) -> Option<String> {
+    CrashExplorer::new(seed, combined).try_history(steps).err()
 }
 
 impl StoreFigures {
@@ -132,7 +146,6 @@ impl StoreFigures {
         self.second_states += other.second_states;
         self.found += other.found;
         self.lost += other.lost;
-        self.evicted += other.evicted;
         self.most_outstanding = self.most_outstanding.max(other.most_outstanding);
     }
 }
@@ -143,6 +156,8 @@ struct CrashExplorer {
     chance: SeededChance,
     figures: StoreFigures,
     next_directory: Cell<u32>,
+    /// How many outstanding changes are tried in all combinations.
+    combined: usize,
 }
 
 impl Drop for CrashExplorer {
@@ -153,7 +168,7 @@ impl Drop for CrashExplorer {
 }
 
 impl CrashExplorer {
-    fn new(seed: u64) -> CrashExplorer {
+    fn new(seed: u64, combined: usize) -> CrashExplorer {
         // Memory is enough: what is on a disk is computed.
         let memory = Path::new("/dev/shm");
         let base = match memory.is_dir() {
@@ -166,6 +181,7 @@ impl CrashExplorer {
             chance: SeededChance::new(seed),
             figures: StoreFigures::default(),
             next_directory: Cell::new(0),
+            combined,
         }
     }
 
@@ -187,13 +203,16 @@ impl CrashExplorer {
             self.figures.crashes += 1;
             self.figures.most_outstanding = self.figures.most_outstanding.max(point.outstanding());
             let mut states = 0;
-            point.each_state(&mut chance.clone(), &mut seen, |state| {
+            point.each_state(self.combined, &mut chance.clone(), &mut seen, |state| {
                 states += 1;
                 let again = chance.once_in(CRASHES_AGAIN);
                 self.try_state(&state, mark, mark.changes == crash, next_number, again)
                     .map_err(|text| {
                         let last = describe(&changes[crash - 1]);
-                        format!("{text}\n  crash after change {crash}, {last}; then\n{}", state.description)
+                        format!(
+                            "{text}\n  crash after change {crash}, {last}; then\n{}",
+                            state.description
+                        )
                     })
             })?;
             self.figures.states += states;
@@ -226,9 +245,16 @@ impl CrashExplorer {
             let changes = disk::recorded();
             let found = driven.look().await?;
             for (key, found) in found.into_iter().enumerate() {
-                driven.facts.check(key, found).map_err(|text| format!("{text}, without a crash"))?;
+                driven
+                    .facts
+                    .check(key, found)
+                    .map_err(|text| format!("{text}, without a crash"))?;
             }
-            place.borrow_mut().push(HistoryMark { changes, promised: driven.promised, found: Some(found) });
+            place.borrow_mut().push(HistoryMark {
+                changes,
+                promised: driven.promised,
+                found: Some(found),
+            });
             Ok::<_, String>(driven.next_number())
         });
         let changes = disk::take_recording();
@@ -273,7 +299,10 @@ impl CrashExplorer {
                 && promised[key] != Found::Nothing
                 && promised[key] != found
             {
-                return Err(format!("S4: key {key} was {:?}, and is {found:?}", promised[key]));
+                return Err(format!(
+                    "S4: key {key} was {:?}, and is {found:?}",
+                    promised[key]
+                ));
             }
         }
         if crashes_again {
@@ -292,18 +321,25 @@ impl CrashExplorer {
         let mut seen = HashSet::new();
         let mut chance = self.chance.clone();
         // What was there before the recovery is on the disk.
-        let begin = changes.iter().position(|change| *change == DiskChange::DirectorySynced);
+        let begin = changes
+            .iter()
+            .position(|change| *change == DiskChange::DirectorySynced);
         for crash in begin.unwrap_or(0) + 1..=changes.len() {
             let point = CrashPoint::after(&changes[..crash]);
             let (root, pool) = (self.directory(), self.pool.clone());
-            let states = point.each_state(&mut chance, &mut seen, |state| {
+            let states = point.each_state(QUICK, &mut chance, &mut seen, |state| {
                 write_image(&root, &state.image).map_err(|error| error.to_string())?;
                 let (at, pool) = (root.clone(), pool.clone());
-                let looked = run(async move { look_and_go_on(&at, &pool, facts, next_number + 2, false).await });
+                let looked = run(async move {
+                    look_and_go_on(&at, &pool, facts, next_number + 2, false).await
+                });
                 fs::remove_dir_all(&root).map_err(|error| error.to_string())?;
                 looked.map(|_| ()).map_err(|text| {
                     let last = describe(&changes[crash - 1]);
-                    format!("{text}\n  second crash after {last}; then\n{}", state.description)
+                    format!(
+                        "{text}\n  second crash after {last}; then\n{}",
+                        state.description
+                    )
                 })
             })?;
             self.figures.second_states += states;
@@ -321,16 +357,23 @@ async fn look_and_go_on(
     lacks_file: bool,
 ) -> Result<[Found; KEYS], String> {
     let mut driven = DrivenStore::open(path, pool, facts, next_number)?;
-    let found = driven.look().await?;
+    let mut found = [Found::Nothing; KEYS];
     let check = |facts: &StoreFacts, found: [Found; KEYS], when: &str| {
         let mut keys = found.into_iter().enumerate();
-        keys.try_for_each(|(key, found)| facts.check(key, found)).map_err(|text| format!("{text}{when}"))
+        keys.try_for_each(|(key, found)| facts.check(key, found))
+            .map_err(|text| format!("{text}{when}"))
     };
-    check(&driven.facts, found, "")?;
-    // One in the object's record, one with a record of its own, which takes a segment of its own.
-    // The latter only where something may be taken for it.
-    let puts = [(KEYS - 1, 400), (KEYS - 2, 70_000)];
-    for (key, len) in puts.into_iter().take(1 + usize::from(lacks_file)) {
+    // A lookup forgets what it finds damaged. Where a file is missing, its number must not be taken for another one's even
+    // before that: a body that takes a file of its own comes first.
+    let puts = match lacks_file {
+        true => [(KEYS - 2, 70_000), (KEYS - 1, 400)],
+        false => [(KEYS - 1, 400), (KEYS - 1, 500)],
+    };
+    if !lacks_file {
+        found = driven.look().await?;
+        check(&driven.facts, found, "")?;
+    }
+    for (key, len) in puts {
         driven.step(StoreStep::Put(key, len)).await?;
         driven.step(StoreStep::Flush).await?;
         let after = driven.look().await?;
@@ -346,7 +389,9 @@ async fn look_and_go_on(
 
 fn write_image(path: &Path, image: &DiskImage) -> std::io::Result<()> {
     fs::create_dir_all(path)?;
-    image.iter().try_for_each(|(name, content)| fs::write(path.join(name), content))
+    image
+        .iter()
+        .try_for_each(|(name, content)| fs::write(path.join(name), &**content))
 }
 
 fn run<T: 'static>(future: impl Future<Output = Result<T, String>> + 'static) -> Result<T, String> {

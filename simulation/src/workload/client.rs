@@ -8,9 +8,7 @@ use std::time::Duration;
 use rt::net::{SocketAddress, StreamSocket};
 use rt::simulation::{clock, count_fault};
 
-use super::invariants::{
-    AskedKind, AskedRequest, PATIENCE_SECONDS, check_response, upload,
-};
+use super::invariants::{AskedKind, AskedRequest, PATIENCE_SECONDS, check_response, upload};
 use super::ledger::{FILES, RESOURCES, WorkloadLedger};
 use super::message::MessageStream;
 use crate::chance::SeededChance;
@@ -59,13 +57,15 @@ impl SimulatedClient {
                 Ok(Err(error)) => {
                     self.ledger.count("connection failed");
                     if self.plan.is_calm {
-                        self.ledger.violate(format!("W11: a connection failed: {error}"));
+                        self.ledger
+                            .violate(format!("W11: a connection failed: {error}"));
                     }
                 }
                 Err(rt::Elapsed) => {
                     self.ledger.count("client lost patience");
                     if self.plan.is_calm {
-                        self.ledger.violate(format!("W6: no end after {} s", patience.as_secs()));
+                        self.ledger
+                            .violate(format!("W6: no end after {} s", patience.as_secs()));
                     }
                 }
             }
@@ -87,7 +87,10 @@ impl SimulatedClient {
             if !self.ask(&mut stream, leaves).await? {
                 return Ok(());
             }
-            rt::sleep(Duration::from_millis(*self.chance.choose(&[0, 0, 1, 50, 2_000]))).await;
+            rt::sleep(Duration::from_millis(
+                *self.chance.choose(&[0, 0, 1, 50, 2_000]),
+            ))
+            .await;
         }
         Ok(())
     }
@@ -159,7 +162,12 @@ impl SimulatedClient {
         asked.started = clock::nanos();
         match uploads {
             true => self.upload(stream, text, &mut asked).await?,
-            false => stream.socket.write_all(format!("{text}\r\n").as_bytes()).await?,
+            false => {
+                stream
+                    .socket
+                    .write_all(format!("{text}\r\n").as_bytes())
+                    .await?
+            }
         }
         if leaves {
             count_fault("client leaves");
@@ -203,7 +211,12 @@ impl SimulatedClient {
     }
 
     /// Sends a request with a body, in pieces.
-    async fn upload(&mut self, stream: &MessageStream, mut text: String, asked: &mut AskedRequest) -> io::Result<()> {
+    async fn upload(
+        &mut self,
+        stream: &MessageStream,
+        mut text: String,
+        asked: &mut AskedRequest,
+    ) -> io::Result<()> {
         let len = *self.chance.choose(&[0, 10, 3_000, 40_000]);
         let (bytes, sum) = upload(self.chance.number() % 100, len);
         asked.upload = Some((len, sum));

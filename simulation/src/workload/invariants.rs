@@ -86,17 +86,27 @@ pub(crate) fn check_response(
         let said = head.field("x-upload").map(str::to_owned);
         return match said == Some(format!("{len} {digest}")) {
             true => Ok(()),
-            false => Err(format!("W10: {asked:?}: {said:?} arrived, {len} {digest} was sent")),
+            false => Err(format!(
+                "W10: {asked:?}: {said:?} arrived, {len} {digest} was sent"
+            )),
         };
     }
     let (whole, resource) = match asked.kind {
         AskedKind::Return => (b"hello from the configuration".to_vec(), None),
-        AskedKind::File(number) => (content(FILE_SALT + number as u64, 0, ledger.files[number]), None),
+        AskedKind::File(number) => (
+            content(FILE_SALT + number as u64, 0, ledger.files[number]),
+            None,
+        ),
         AskedKind::Proxied(number) | AskedKind::Cached(number) => {
             let Some(version) = head.number("x-version") else {
-                return Err(format!("W1: {asked:?} got {status} that is not of the origin"));
+                return Err(format!(
+                    "W1: {asked:?} got {status} that is not of the origin"
+                ));
             };
-            (content(number as u64, version, ledger.resources[number].len), Some(number))
+            (
+                content(number as u64, version, ledger.resources[number].len),
+                Some(number),
+            )
         }
     };
     check_body(asked, status, head, &whole, (body, end))?;
@@ -123,7 +133,10 @@ fn check_body(
             let from = (from as usize).min(to);
             let says = format!("bytes {from}-{}/{}", to.saturating_sub(1), whole.len());
             if head.field("content-range") != Some(&says) {
-                return Err(format!("W1: {asked:?} got {:?}, not {says}", head.field("content-range")));
+                return Err(format!(
+                    "W1: {asked:?} got {:?}, not {says}",
+                    head.field("content-range")
+                ));
             }
             &whole[from..to]
         }
@@ -137,7 +150,11 @@ fn check_body(
         };
     }
     if !wanted.starts_with(body) {
-        let same = wanted.iter().zip(body).take_while(|(one, other)| one == other).count();
+        let same = wanted
+            .iter()
+            .zip(body)
+            .take_while(|(one, other)| one == other)
+            .count();
         return Err(format!(
             "W1: {asked:?}: {} of {} bytes came, wrong from {same} on",
             body.len(),
@@ -165,7 +182,9 @@ fn check_caching(
     let number = head.number("x-number").unwrap_or(u64::MAX) as usize;
     let mut state = ledger.state();
     let Some(said) = state.said.get_mut(number) else {
-        return Err(format!("W1: {asked:?} got a response that the origin has not given: {number}"));
+        return Err(format!(
+            "W1: {asked:?} got a response that the origin has not given: {number}"
+        ));
     };
     said.heard += 1;
     let said = *said;
@@ -177,7 +196,10 @@ fn check_caching(
         CachePolicy::MaxAge(seconds) => seconds,
         CachePolicy::Unsaid => VALID_SECONDS,
         CachePolicy::NoStore | CachePolicy::Private if said.heard > 1 => {
-            return Err(format!("W3: {asked:?} got response {number}, {:?}, as another client did", said.policy));
+            return Err(format!(
+                "W3: {asked:?} got response {number}, {:?}, as another client did",
+                said.policy
+            ));
         }
         CachePolicy::NoStore | CachePolicy::Private => return Ok(()),
     };
@@ -191,7 +213,9 @@ fn check_caching(
     let age = head.number("age").unwrap_or(0);
     let passed = asked.started.saturating_sub(said.sent + slack) / SECOND;
     if age + 1 < passed {
-        return Err(format!("W4: {asked:?} got Age {age}, and {passed} s have passed"));
+        return Err(format!(
+            "W4: {asked:?} got Age {age}, and {passed} s have passed"
+        ));
     }
     Ok(())
 }

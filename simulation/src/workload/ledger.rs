@@ -46,7 +46,12 @@ const LENGTHS: [usize; 9] = [0, 1, 100, 1_400, 5_000, 20_000, 66_000, 150_000, 3
 
 impl OriginResource {
     fn draw(chance: &mut SeededChance) -> OriginResource {
-        let framings = [BodyFraming::Length, BodyFraming::Length, BodyFraming::Chunked, BodyFraming::Close];
+        let framings = [
+            BodyFraming::Length,
+            BodyFraming::Length,
+            BodyFraming::Chunked,
+            BodyFraming::Close,
+        ];
         let policies = [
             CachePolicy::MaxAge(2),
             CachePolicy::MaxAge(20),
@@ -104,14 +109,20 @@ pub(crate) struct LedgerState {
 }
 
 impl WorkloadLedger {
-    pub(crate) fn draw(chance: &mut SeededChance, clients: usize, is_moody: bool) -> Arc<WorkloadLedger> {
+    pub(crate) fn draw(
+        chance: &mut SeededChance,
+        clients: usize,
+        is_moody: bool,
+    ) -> Arc<WorkloadLedger> {
         let state = LedgerState {
             versions: vec![1; RESOURCES],
             clients_left: clients,
             ..LedgerState::default()
         };
         Arc::new(WorkloadLedger {
-            resources: (0..RESOURCES).map(|_| OriginResource::draw(chance)).collect(),
+            resources: (0..RESOURCES)
+                .map(|_| OriginResource::draw(chance))
+                .collect(),
             files: (0..FILES).map(|_| *chance.choose(&LENGTHS)).collect(),
             origin_is_moody: is_moody,
             state: Mutex::new(state),

@@ -118,7 +118,9 @@ impl MessageStream {
         pause: impl AsyncFn(usize),
     ) -> (Vec<u8>, BodyEnd) {
         let mut body = Vec::new();
-        let end = self.read_body(head, ends_with_connection, &mut body, pause).await;
+        let end = self
+            .read_body(head, ends_with_connection, &mut body, pause)
+            .await;
         (body, end.unwrap_or(BodyEnd::Cut))
     }
 
@@ -129,7 +131,10 @@ impl MessageStream {
         body: &mut Vec<u8>,
         pause: impl AsyncFn(usize),
     ) -> io::Result<BodyEnd> {
-        if head.field("transfer-encoding").is_some_and(|coding| coding.ends_with("chunked")) {
+        if head
+            .field("transfer-encoding")
+            .is_some_and(|coding| coding.ends_with("chunked"))
+        {
             return self.read_chunks(body, pause).await;
         }
         let length = match head.number("content-length") {

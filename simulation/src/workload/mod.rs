@@ -6,7 +6,6 @@ mod ledger;
 mod message;
 mod origin;
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
@@ -18,7 +17,7 @@ use rt::simulation::network::{self, NetworkWeather};
 use rt::simulation::{self, Simulation, SimulationEnd, clock};
 
 use crate::chance::SeededChance;
-use crate::server::SimulatedServer;
+use crate::server::{SimulatedServer, start_loop};
 use client::{ClientPlan, SimulatedClient};
 use invariants::{FILE_SALT, PATIENCE_SECONDS, VALID_SECONDS};
 use ledger::{WorkloadLedger, content};
@@ -99,12 +98,21 @@ fn run_in(prefix: &Path, seed: u64, keeps_events: bool) -> Result<RunReport, Str
     let mut simulation = Simulation::start(seed, keeps_events);
     simulation::note(|| format!("{plan:?} {:?}", ledger.resources));
     network::set_weather(plan.weather);
-    let origins: Vec<SocketAddr> = [9001, 9002].map(|port| SocketAddr::from(([127, 0, 0, 1], port))).into();
+    let origins: Vec<SocketAddr> = [9001, 9002]
+        .map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
+        .into();
     let own = Arc::clone(&ledger);
     let origin_seed = chance.number();
-    let started = simulation.start_loop("origin", move || ledger_origin(own, origins, origin_seed));
+    let started = start_loop(&mut simulation, "origin", move || {
+        ledger_origin(own, origins, origin_seed)
+    });
     started.map_err(|error| error.to_string())?;
-    let mut server = SimulatedServer::start(&mut simulation, plan.loops, prefix, &configuration(prefix, 0))?;
+    let mut server = SimulatedServer::start(
+        &mut simulation,
+        plan.loops,
+        prefix,
+        &configuration(prefix, 0),
+    )?;
     let server_address = SocketAddr::from(([127, 0, 0, 1], 8080));
     let client_plan = ClientPlan {
         server: server_address,
@@ -115,11 +123,13 @@ fn run_in(prefix: &Path, seed: u64, keeps_events: bool) -> Result<RunReport, Str
     };
     let own = Arc::clone(&ledger);
     let seeds: Vec<u64> = (0..plan.clients).map(|_| chance.number()).collect();
-    let started = simulation.start_loop("clients", move || run_clients(own, client_plan, seeds));
+    let started = start_loop(&mut simulation, "clients", move || {
+        run_clients(own, client_plan, seeds)
+    });
     started.map_err(|error| error.to_string())?;
     disturb(&mut simulation, &mut server, &ledger, plan, &mut chance)?;
     let end = wait_for_clients(&mut simulation, &ledger);
-    finish(simulation, &mut server, &ledger, plan, end)
+    Ok(finish(simulation, &mut server, &ledger, plan, end))
 }
 
 /// Reloads, and sets the clock, at times that chance gives.
@@ -145,9 +155,11 @@ fn disturb(
 }
 
 fn wait_for_clients(simulation: &mut Simulation, ledger: &Arc<WorkloadLedger>) -> SimulationEnd {
-    simulation.run_until(Duration::from_secs(100 * PATIENCE_SECONDS), MOST_STEPS, || {
-        ledger.state().clients_left == 0
-    })
+    simulation.run_until(
+        Duration::from_secs(100 * PATIENCE_SECONDS),
+        MOST_STEPS,
+        || ledger.state().clients_left == 0,
+    )
 }
 
 /// After the last client: what is left must go, and is counted.
@@ -157,39 +169,30 @@ fn finish(
     ledger: &Arc<WorkloadLedger>,
     plan: RunPlan,
     end: SimulationEnd,
-) -> Result<RunReport, String> {
+) -> RunReport {
     if end != SimulationEnd::Done {
-        ledger.violate(format!("W6: {} clients have not come to their end: {end:?}", ledger.state().clients_left));
+        let left = ledger.state().clients_left;
+        ledger.violate(format!(
+            "W6: {left} clients have not come to their end: {end:?}"
+        ));
     }
-    // Connections that are left open by clients that are gone.
-    let idle = simulation.run_until(Duration::from_secs(2 * PATIENCE_SECONDS), MOST_STEPS, || {
-        server.counters().active == 0
-    });
-    let counters = server.counters();
-    simulation::note(|| format!("{counters:?}"));
-    if idle != SimulationEnd::Done || counters.active + counters.reading + counters.writing + counters.waiting != 0 {
-        ledger.violate(format!("W7: after the last client {counters:?}"));
-    }
-    if counters.accepted != counters.handled {
-        ledger.violate(format!("W7: not all that was accepted was handled: {counters:?}"));
-    }
+    check_counters(&mut simulation, server, ledger);
     server.stop();
     ledger.state().stops_origin = true;
-    let living = Cell::new(usize::MAX);
-    let names = simulation.loop_count();
+    let mut living = usize::MAX;
     simulation.run_until(Duration::from_secs(PATIENCE_SECONDS), MOST_STEPS, || {
-        living.set(simulation::living_loops().len());
-        living.get() == 0 && network::wire_count() == 0
+        living = simulation::living_loops().len();
+        living == 0 && network::wire_count() == 0
     });
-    if living.get() != 0 || network::wire_count() != 0 {
+    if living != 0 || network::wire_count() != 0 {
+        let (loops, wires) = (simulation::living_loops(), network::wire_count());
         ledger.violate(format!(
-            "W8: {:?} of {names} loops and {} connections are left",
-            simulation::living_loops(),
-            network::wire_count()
+            "W8: loops {loops:?} and {wires} connections are left"
         ));
     }
     let log = server.log_text();
-    let is_ours = |line: &&str| ["[alert]", "[emerg]", "panicked"].iter().any(|word| line.contains(word));
+    let faults = ["[alert]", "[emerg]", "panicked"];
+    let is_ours = |line: &&str| faults.iter().any(|word| line.contains(word));
     if let Some(line) = log.lines().find(is_ours) {
         ledger.violate(format!("W9: {line}"));
     }
@@ -197,9 +200,34 @@ fn finish(
         ledger.violate(format!("W9: {} panics", server.panics()));
     }
     let steps = simulation.steps();
-    if living.get() == 0 {
+    if living == 0 {
         simulation.join();
     }
+    report(ledger, plan, steps, log)
+}
+
+/// Connections that clients have left open end by their timers, and the counters say so.
+fn check_counters(
+    simulation: &mut Simulation,
+    server: &SimulatedServer,
+    ledger: &Arc<WorkloadLedger>,
+) {
+    let patience = Duration::from_secs(2 * PATIENCE_SECONDS);
+    let idle = simulation.run_until(patience, MOST_STEPS, || server.counters().active == 0);
+    let counters = server.counters();
+    simulation::note(|| format!("{counters:?}"));
+    let open = counters.active + counters.reading + counters.writing + counters.waiting;
+    if idle != SimulationEnd::Done || open != 0 {
+        ledger.violate(format!("W7: after the last client {counters:?}"));
+    }
+    if counters.accepted != counters.handled {
+        ledger.violate(format!(
+            "W7: not all that was accepted was handled: {counters:?}"
+        ));
+    }
+}
+
+fn report(ledger: &Arc<WorkloadLedger>, plan: RunPlan, steps: u64, log: String) -> RunReport {
     let mut state = ledger.state();
     let doubled = std::mem::take(&mut state.doubled);
     let mut violations = std::mem::take(&mut state.violations);
@@ -210,10 +238,11 @@ fn finish(
         violations.retain(|text| !text.starts_with("W4"));
     }
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();
-    for (name, count) in state.counts.iter().map(|(name, count)| (*name, *count)).chain(simulation::faults()) {
+    let said = state.counts.iter().map(|(name, count)| (*name, *count));
+    for (name, count) in said.chain(simulation::faults()) {
         *counts.entry(name.to_owned()).or_default() += count;
     }
-    Ok(RunReport {
+    RunReport {
         violations,
         simulated: Duration::from_nanos(clock::nanos()),
         steps,
@@ -221,7 +250,7 @@ fn finish(
         counts,
         events: simulation::take_events(),
         log,
-    })
+    }
 }
 
 async fn ledger_origin(ledger: Arc<WorkloadLedger>, addresses: Vec<SocketAddr>, seed: u64) {
@@ -248,7 +277,10 @@ fn write_files(prefix: &Path, ledger: &WorkloadLedger) -> std::io::Result<()> {
         let path: PathBuf = prefix.join("files").join(format!("file{number}"));
         fs::write(&path, content(FILE_SALT + number as u64, 0, *len))?;
         // Their times are in the fields of responses.
-        fs::File::options().write(true).open(&path)?.set_modified(UNIX_EPOCH + FILES_AGE)?;
+        fs::File::options()
+            .write(true)
+            .open(&path)?
+            .set_modified(UNIX_EPOCH + FILES_AGE)?;
     }
     Ok(())
 }

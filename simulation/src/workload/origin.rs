@@ -57,7 +57,11 @@ pub(crate) async fn run_origin(ledger: Arc<WorkloadLedger>, addresses: Vec<Socke
     }
 }
 
-async fn serve(ledger: Arc<WorkloadLedger>, stream: StreamSocket, chance: SeededChance) -> io::Result<()> {
+async fn serve(
+    ledger: Arc<WorkloadLedger>,
+    stream: StreamSocket,
+    chance: SeededChance,
+) -> io::Result<()> {
     let mut connection = OriginConnection {
         ledger,
         stream: MessageStream::new(stream),
@@ -93,7 +97,10 @@ impl FetchGuard {
         let running = state.fetches.entry(resource).or_default();
         *running += 1;
         if *running > 1 && is_shared {
-            let text = format!("resource {resource} is fetched {running} times at once at {}", clock::nanos());
+            let text = format!(
+                "resource {resource} is fetched {running} times at once at {}",
+                clock::nanos()
+            );
             state.doubled.push(text);
         }
         drop(state);
@@ -129,16 +136,24 @@ impl OriginConnection {
     /// Answers one request; false: the connection is over.
     async fn answer(&mut self, head: &MessageHead) -> io::Result<bool> {
         let mut words = head.first.split(' ');
-        let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let (method, path) = (
+            words.next().unwrap_or_default(),
+            words.next().unwrap_or_default(),
+        );
         let (method, path) = (method.to_owned(), path.to_owned());
         let (upload, _) = self.stream.body(head, false, async |_| ()).await;
-        let number = path.get(3..).and_then(|number| number.parse::<usize>().ok());
+        let number = path
+            .get(3..)
+            .and_then(|number| number.parse::<usize>().ok());
         let Some(resource) = number.filter(|number| *number < self.ledger.resources.len()) else {
-            self.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n").await?;
+            self.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+                .await?;
             return Ok(true);
         };
         let ledger = Arc::clone(&self.ledger);
-        let _fetch = path.starts_with("/c/").then(|| FetchGuard::new(&ledger, resource));
+        let _fetch = path
+            .starts_with("/c/")
+            .then(|| FetchGuard::new(&ledger, resource));
         let mood = self.mood();
         let is = ledger.resources[resource];
         if is.delay_ms > 0 {
@@ -170,7 +185,13 @@ impl OriginConnection {
     }
 
     /// Sends a resource, or that it has not changed.
-    async fn give(&mut self, head: &MessageHead, method: &str, resource: usize, mood: OriginMood) -> io::Result<bool> {
+    async fn give(
+        &mut self,
+        head: &MessageHead,
+        method: &str,
+        resource: usize,
+        mood: OriginMood,
+    ) -> io::Result<bool> {
         let is = self.ledger.resources[resource];
         let changes = self.chance.once_in(is.changes);
         let (number, version) = self.note_said(resource, changes);
@@ -180,7 +201,10 @@ impl OriginConnection {
             true => "HTTP/1.1 304 Not Modified\r\n".to_owned(),
             false => "HTTP/1.1 200 OK\r\n".to_owned(),
         };
-        text += &format!("X-Number: {number}\r\nX-Version: {version}\r\nX-Length: {}\r\n", is.len);
+        text += &format!(
+            "X-Number: {number}\r\nX-Version: {version}\r\nX-Length: {}\r\n",
+            is.len
+        );
         if is.has_etag {
             text += &format!("ETag: {etag}\r\n");
         }
@@ -239,7 +263,12 @@ impl OriginConnection {
         (state.said.len() - 1, said.version)
     }
 
-    async fn send(&mut self, body: &[u8], framing: BodyFraming, mood: OriginMood) -> io::Result<()> {
+    async fn send(
+        &mut self,
+        body: &[u8],
+        framing: BodyFraming,
+        mood: OriginMood,
+    ) -> io::Result<()> {
         let mut rest = body;
         let mut drops = 0;
         while !rest.is_empty() {
@@ -271,4 +300,3 @@ impl OriginConnection {
         self.stream.socket.write_all(bytes).await
     }
 }
-

@@ -41,10 +41,7 @@ impl StreamSocket {
         if let SocketAddress::Inet(inet) = address
             && crate::simulation::is_running()
         {
-            let (fd, local) = crate::simulation::network::connect_to(*inet, options).await?;
-            let stream = Self::accepted(fd, address.clone());
-            stream.assume_local(local);
-            return Ok(stream);
+            return Self::connect_simulated(*inet, options).await;
         }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = rustix::net::socket_with(address.family(), SocketType::STREAM, flags, None)?;
@@ -62,6 +59,28 @@ impl StreamSocket {
             Some(error) => Err(error),
             None => Ok(stream),
         }
+    }
+}
+
+#[cfg(feature = "simulation")]
+impl StreamSocket {
+    async fn connect_simulated(
+        address: std::net::SocketAddr,
+        options: &ConnectOptions,
+    ) -> io::Result<Self> {
+        use crate::simulation::network::{ConnectFate, connect_to, draw_connection};
+        match draw_connection() {
+            ConnectFate::Refused => return Err(Errno::CONNREFUSED.into()),
+            ConnectFate::NeverArrives => std::future::pending().await,
+            ConnectFate::Arrives(nanos) => {
+                crate::time::sleep(std::time::Duration::from_nanos(nanos)).await;
+            }
+        }
+        let from = options.from.as_ref().and_then(SocketAddress::ip);
+        let (fd, local) = connect_to(address, from)?;
+        let stream = Self::accepted(fd, address.into());
+        stream.assume_local(local.into());
+        Ok(stream)
     }
 }
 

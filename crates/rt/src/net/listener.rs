@@ -77,7 +77,9 @@ impl SocketListener {
                 Ok((fd, peer)) => {
                     let peer = SocketAddress::from_any(peer);
                     #[cfg(feature = "simulation")]
-                    crate::simulation::network::note_accepted(&fd, &peer);
+                    if let SocketAddress::Inet(peer) = &peer {
+                        crate::simulation::network::note_accepted(&fd, *peer);
+                    }
                     return Ok(StreamSocket::new_client(fd, peer));
                 }
                 // The client had reset the connection before it was accepted: not an error of the socket.

@@ -78,7 +78,9 @@ pub unsafe extern "C" fn getrandom(
     if !clock::is_running() {
         // SAFETY: the arguments are the caller's, passed on as they are.
         // JUSTIFICATION: as above.
-        return unsafe { libc::syscall(libc::SYS_getrandom, buffer, length, flags) as libc::ssize_t };
+        return unsafe {
+            libc::syscall(libc::SYS_getrandom, buffer, length, flags) as libc::ssize_t
+        };
     }
     // SAFETY: the caller promises room for `length` bytes; they are written only.
     // JUSTIFICATION: as above.

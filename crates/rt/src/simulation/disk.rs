@@ -63,9 +63,7 @@ pub fn start_recording(directory: &Path) -> io::Result<()> {
     for path in present {
         let file = recorder.create(&File::open(&path)?, &path);
         let content = std::fs::read(&path)?;
-        recorder
-            .changes
-            .push(DiskChange::Written(file, 0, content));
+        recorder.changes.push(DiskChange::Written(file, 0, content));
         recorder.changes.push(DiskChange::Synced(file));
     }
     recorder.changes.push(DiskChange::DirectorySynced);
@@ -160,7 +158,10 @@ impl DiskRecorder {
 /// How much of these bytes the disk takes.
 pub(crate) fn allow_write(bytes: &[u8]) -> io::Result<&[u8]> {
     let mut recorder = RECORDER.lock();
-    let Some(room) = recorder.as_mut().and_then(|recorder| recorder.room.as_mut()) else {
+    let Some(room) = recorder
+        .as_mut()
+        .and_then(|recorder| recorder.room.as_mut())
+    else {
         return Ok(bytes);
     };
     if *room == 0 {
@@ -191,7 +192,12 @@ pub(crate) fn note_directory_synced() {
 }
 
 pub(crate) fn note_renamed(from: &Path, to: &Path) {
-    note(|recorder| Some(DiskChange::Renamed(recorder.name(from)?, recorder.name(to)?)));
+    note(|recorder| {
+        Some(DiskChange::Renamed(
+            recorder.name(from)?,
+            recorder.name(to)?,
+        ))
+    });
 }
 
 pub(crate) fn note_removed(path: &Path) {

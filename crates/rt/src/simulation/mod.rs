@@ -32,7 +32,9 @@ static RECORD: Mutex<Option<EventRecord>> = Mutex::new(None);
 /// Notes an event. All of them together tell two runs apart.
 pub fn note(line: impl FnOnce() -> String) {
     let mut record = RECORD.lock();
-    let Some(record) = record.as_mut() else { return };
+    let Some(record) = record.as_mut() else {
+        return;
+    };
     let line = format!("{:>16} {}", clock::nanos(), line());
     for byte in line.bytes() {
         record.hash = (record.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
@@ -51,7 +53,11 @@ pub fn count_fault(name: &'static str) {
 
 /// How often each fault was put in so far.
 pub fn faults() -> std::collections::BTreeMap<&'static str, u64> {
-    RECORD.lock().as_ref().map(|record| record.faults.clone()).unwrap_or_default()
+    RECORD
+        .lock()
+        .as_ref()
+        .map(|record| record.faults.clone())
+        .unwrap_or_default()
 }
 
 /// Two runs with the same number had the same events.
@@ -61,7 +67,11 @@ pub fn events_hash() -> u64 {
 
 /// The events so far, if they are kept; forgets them.
 pub fn take_events() -> Vec<String> {
-    RECORD.lock().as_mut().map(|record| std::mem::take(&mut record.lines)).unwrap_or_default()
+    RECORD
+        .lock()
+        .as_mut()
+        .map(|record| std::mem::take(&mut record.lines))
+        .unwrap_or_default()
 }
 
 fn start_record(keeps_lines: bool) {

@@ -5,9 +5,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
 use base::sync::Mutex;
 use rustix::event::{PollFd, PollFlags};
@@ -18,7 +17,6 @@ use rustix::net::{
 
 use super::wire::{Wire, WireBreak, WireFate, WirePlan, WireStep, poll_now};
 use super::{chance, clock, count_fault, note};
-use crate::net::{ConnectOptions, SocketAddress};
 
 /// What every name of the network begins with.
 const PREFIX: &str = "weir-simulation/";
@@ -92,30 +90,27 @@ pub(crate) fn decoded_name(name: &[u8]) -> Option<SocketAddr> {
     name.split_once('/')?.1.parse().ok()
 }
 
-/// Connects to an address of the network: the socket, and its own address.
-pub(crate) async fn connect_to(
-    address: SocketAddr,
-    options: &ConnectOptions,
-) -> io::Result<(OwnedFd, SocketAddress)> {
-    let mut fate = ConnectFate::Arrives(0);
+/// What becomes of a connection that is begun now.
+pub(crate) fn draw_connection() -> ConnectFate {
+    let mut fate = ConnectFate::Refused;
     Network::with(|network| fate = network.fate_of_connection());
-    match fate {
-        ConnectFate::Refused => Err(rustix::io::Errno::CONNREFUSED.into()),
-        ConnectFate::NeverArrives => std::future::pending().await,
-        ConnectFate::Arrives(nanos) => {
-            crate::sleep(Duration::from_nanos(nanos)).await;
-            let mut connected = Err(io::ErrorKind::NotConnected.into());
-            Network::with(|network| connected = network.connect(address, options));
-            connected
-        }
-    }
+    fate
+}
+
+/// Connects to an address of the network, from this address: the socket, and its own address.
+pub(crate) fn connect_to(
+    address: SocketAddr,
+    from: Option<IpAddr>,
+) -> io::Result<(OwnedFd, SocketAddr)> {
+    let mut connected = Err(io::ErrorKind::NotConnected.into());
+    Network::with(|network| connected = network.connect(address, from));
+    connected
 }
 
 /// Notes the socket that a server got for a connection.
-pub(crate) fn note_accepted(socket: &OwnedFd, peer: &SocketAddress) {
-    let SocketAddress::Inet(peer) = peer else { return };
+pub(crate) fn note_accepted(socket: &OwnedFd, peer: SocketAddr) {
     Network::try_with(|network| {
-        if let Some(number) = network.arriving.remove(peer)
+        if let Some(number) = network.arriving.remove(&peer)
             && let Some(wire) = network.wires.get_mut(&number)
         {
             wire.sockets[1] = inode(socket);
@@ -137,9 +132,11 @@ fn inode(socket: impl AsFd) -> Option<u64> {
     rustix::fs::fstat(socket).ok().map(|found| found.st_ino)
 }
 
-enum ConnectFate {
+/// What becomes of a connection.
+pub(crate) enum ConnectFate {
     Refused,
     NeverArrives,
+    /// After so many nanoseconds.
     Arrives(u64),
 }
 
@@ -185,15 +182,12 @@ impl Network {
     fn connect(
         &mut self,
         address: SocketAddr,
-        options: &ConnectOptions,
-    ) -> io::Result<(OwnedFd, SocketAddress)> {
+        from: Option<IpAddr>,
+    ) -> io::Result<(OwnedFd, SocketAddr)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (own, near) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         let far = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        let from = match &options.from {
-            Some(SocketAddress::Inet(from)) => from.ip(),
-            _ => Ipv4Addr::LOCALHOST.into(),
-        };
+        let from = from.unwrap_or(Ipv4Addr::LOCALHOST.into());
         let from = SocketAddr::new(from, self.next_port);
         self.next_port = self.next_port.checked_add(1).unwrap_or(FIRST_PORT);
         bind(&far, &name_of(from)?)?;
@@ -212,7 +206,7 @@ impl Network {
         wire.sockets[0] = inode(&own);
         self.wires.insert(number, wire);
         self.arriving.insert(from, number);
-        Ok((own, SocketAddress::Inet(from)))
+        Ok((own, from))
     }
 
     fn plan(&self) -> WirePlan {
@@ -241,11 +235,7 @@ impl Network {
     }
 
     /// What wires can do now, and when another can if none can.
-    pub(super) fn possible_steps(
-        &self,
-        now: u64,
-        mut push: impl FnMut(WireStep),
-    ) -> Option<u64> {
+    pub(super) fn possible_steps(&self, now: u64, mut push: impl FnMut(WireStep)) -> Option<u64> {
         let mut polled: Vec<PollFd<'_>> = Vec::with_capacity(2 * self.wires.len());
         for wire in self.wires.values() {
             for (end, wanted) in wire.ends.iter().zip(wire.wanted(now)) {
@@ -264,7 +254,9 @@ impl Network {
 
     pub(super) fn do_step(&mut self, step: WireStep) {
         let now = clock::nanos();
-        let Some(wire) = self.wires.get_mut(&step.wire) else { return };
+        let Some(wire) = self.wires.get_mut(&step.wire) else {
+            return;
+        };
         let fate = match step.takes_in {
             true => wire.take_in(step.direction, now),
             false => wire.deliver(step.direction),
@@ -277,7 +269,8 @@ impl Network {
             WireFate::ResetOfBoth => &[0, 1],
         };
         let sockets = wire.sockets;
-        self.resets.extend(reached.iter().filter_map(|side| sockets[*side]));
+        self.resets
+            .extend(reached.iter().filter_map(|side| sockets[*side]));
         self.wires.remove(&step.wire);
     }
 }

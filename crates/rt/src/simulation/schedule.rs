@@ -15,7 +15,6 @@ use base::sync::{Condvar, Mutex};
 
 use super::network::Network;
 use super::{chance, clock, note};
-use crate::event_loop::{EventLoop, LoopOptions};
 
 type PoolJob = Box<dyn FnOnce() + Send>;
 
@@ -107,20 +106,12 @@ impl Simulation {
         }
     }
 
-    /// Starts a loop, which runs this future to its end.
-    pub fn start_loop<F: Future<Output = ()> + 'static>(
+    /// Starts the thread of a loop: `run` runs the loop to its end.
+    pub fn start_loop(
         &mut self,
         name: &str,
-        main: impl FnOnce() -> F + Send + 'static,
-    ) -> std::io::Result<crate::LoopHandle> {
-        let options = LoopOptions {
-            name: name.to_owned(),
-            // Time passes by chance here: no turn is slow.
-            slow_turn: Duration::ZERO,
-            ..LoopOptions::default()
-        };
-        let event_loop = EventLoop::new(options)?;
-        let handle = event_loop.handle();
+        run: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<()> {
         let number = with(|state| {
             state.loops.push(SimulatedLoop {
                 name: name.to_owned(),
@@ -129,19 +120,19 @@ impl Simulation {
             });
             state.loops.len() - 1
         });
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let builder = std::thread::Builder::new().name(name.to_owned());
+        let thread = builder.spawn(move || {
             LOOP.set(Some(number));
             clock::note_loop();
             let _ended = LoopEnd(number);
-            let ran = event_loop.run(main);
-            if let Err(error) = ran {
-                note(|| format!("loop {number} failed: {error}"));
-            }
+            run();
         })?;
         self.threads.push(thread);
         // Until it waits for the first time.
-        wait_while(number, |turn| matches!(turn, LoopTurn::Starting | LoopTurn::Running));
-        Ok(handle)
+        wait_while(number, |turn| {
+            matches!(turn, LoopTurn::Starting | LoopTurn::Running)
+        });
+        Ok(())
     }
 
     /// How many steps were done.
@@ -208,7 +199,10 @@ fn with<R>(f: impl FnOnce(&mut ScheduleState) -> R) -> R {
 /// Waits while the turn of a loop is like this.
 fn wait_while(number: usize, like: impl Fn(LoopTurn) -> bool) {
     let mut guard = STATE.lock();
-    while guard.as_ref().is_some_and(|state| like(state.loops[number].turn)) {
+    while guard
+        .as_ref()
+        .is_some_and(|state| like(state.loops[number].turn))
+    {
         guard = CHANGED.wait(guard);
     }
 }
@@ -256,7 +250,11 @@ pub(crate) fn enqueue_job(job: PoolJob) -> Result<(), PoolJob> {
     if !clock::is_running() {
         return Err(job);
     }
-    if let Some(threads) = STATE.lock().as_mut().and_then(|state| state.real_pools.as_mut()) {
+    if let Some(threads) = STATE
+        .lock()
+        .as_mut()
+        .and_then(|state| state.real_pools.as_mut())
+    {
         threads.push(std::thread::spawn(job));
         return Ok(());
     }
@@ -300,7 +298,9 @@ fn possible_steps() -> (Vec<NextStep>, Option<u64>) {
     with(|state| {
         let mut polled = Vec::new();
         for (number, one) in state.loops.iter().enumerate() {
-            let LoopTurn::Waiting(until) = one.turn else { continue };
+            let LoopTurn::Waiting(until) = one.turn else {
+                continue;
+            };
             match until <= now {
                 true => ready.push(NextStep::Loop(number)),
                 false => {
@@ -347,7 +347,8 @@ fn do_step(step: NextStep) {
             let job = with(|state| state.jobs.remove(at));
             if let Some(job) = job {
                 note(|| format!("job {} runs", job.number));
-                let _its_caller_is_told = crate::panics::catch(job.job);
+                let job = std::panic::AssertUnwindSafe(job.job);
+                let _its_caller_is_told = std::panic::catch_unwind(job);
             }
         }
         NextStep::Wire(step) => Network::with(|network| network.do_step(step)),
@@ -357,6 +358,13 @@ fn do_step(step: NextStep) {
 /// The names of loops that have not ended.
 pub fn living_loops() -> Vec<String> {
     let living = |one: &&SimulatedLoop| one.turn != LoopTurn::Ended;
-    let names = |state: &mut ScheduleState| state.loops.iter().filter(living).map(|one| one.name.clone()).collect();
+    let names = |state: &mut ScheduleState| {
+        state
+            .loops
+            .iter()
+            .filter(living)
+            .map(|one| one.name.clone())
+            .collect()
+    };
     with(names)
 }

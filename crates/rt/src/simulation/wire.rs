@@ -185,7 +185,13 @@ impl Wire {
                 pipe.last_due = due;
                 pipe.under_way += n;
                 pipe.taken_in += n as u64;
-                note(|| format!("wire {number} {} takes {n}, {:016x}", name(direction), hash(&bytes)));
+                note(|| {
+                    format!(
+                        "wire {number} {} takes {n}, {:016x}",
+                        name(direction),
+                        hash(&bytes)
+                    )
+                });
                 pipe.pieces.push_back((due, bytes));
                 return self.break_if_planned(direction);
             }
@@ -278,7 +284,10 @@ pub(super) fn poll_readable<'a>(descriptors: impl Iterator<Item = &'a OwnedFd>) 
 
 /// Asks the kernel without waiting.
 pub(super) fn poll_now(polled: &mut [PollFd<'_>]) {
-    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let now = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     loop {
         match rustix::event::poll(polled, Some(&now)) {
             Err(Errno::INTR) => {}
