@@ -15,6 +15,7 @@ mod image;
 mod lua_suites;
 mod release;
 mod rust;
+mod simulate;
 mod site;
 mod suites;
 mod supply;
@@ -69,6 +70,12 @@ const TASKS: &[(&str, &str, Task)] = &[
         "differential",
         "compares Weir with nginx on generated configurations (--help lists the flags)",
         differential,
+    ),
+    (
+        "simulate",
+        "the server by seed on a simulated clock and network, and its store after every crash (--seed N --count K --seconds S \
+         --only store|runs --exhaustive; --trace: one seed, with its events)",
+        simulate::simulate,
     ),
     (
         "bench",

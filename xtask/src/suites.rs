@@ -7,7 +7,7 @@ use xtask::flags::Flags;
 use xtask::shell::{self, cargo, run};
 use xtask::{Outcome, packages};
 
-use crate::{deb, docs, image, supply, tidy};
+use crate::{deb, docs, image, simulate, supply, tidy};
 
 const BUILD: Duration = Duration::from_secs(15 * 60);
 const SUITE: Duration = Duration::from_secs(10 * 60);
@@ -125,6 +125,8 @@ pub(crate) fn ci(flags: &mut Flags) -> Outcome {
     println!("\n== documentation drift");
     docs::run(&mut Flags::new(std::iter::once("--check".to_owned())))?;
     test(&mut Flags::new(std::iter::empty()))?;
+    println!("\n== simulated, from a fresh seed");
+    simulate::simulate(&mut Flags::new(std::iter::empty()))?;
     println!("\n== dependencies");
     supply::run(&mut Flags::new(std::iter::empty()))?;
     println!("\n== packages");

@@ -1,6 +1,6 @@
 //! One segment file: blocking reads and writes for the writer, and what readers keep open.
 //!
-//! A segment is never written twice at the same place, and its number is never used again. When it is reclaimed its
+//! A segment is never written twice at the same place, and its number is never used again, not even after a loss of power. When it is reclaimed its
 //! name goes; its bytes stay for as long as an object that is being read has it open. So no reader ever sees other
 //! bytes than those that it was promised.
 
@@ -93,7 +93,13 @@ impl Segment {
             first_sequence,
         };
         *segment.stamp() = FileStamp::of(&segment.file);
-        if let Err(error) = segment.write(&header.write(), 0) {
+        // On the disk, with its name, before anything refers to it. A loss of power could else take it away and leave an
+        // object whose body is in it; the number would be given again, and the object would have the bytes of another.
+        let begun = segment
+            .write(&header.write(), 0)
+            .and_then(|()| changes::sync(&segment.file))
+            .and_then(|()| changes::sync_directory(directory));
+        if let Err(error) = begun {
             // Removed again: on a disk that stays full each attempt would leave one more of them.
             let _ = changes::remove(&segment.path);
             return Err(error);
