@@ -257,7 +257,7 @@ fn options(path: &Path, pool: &PoolHandle) -> StoreOptions {
 }
 
 fn head(key: usize, number: u64, body: u64, len: usize, now_ms: u64) -> ObjectHead {
-    let tag = (key % 2 == 0).then(|| Bytes::from_static(b"even"));
+    let tag = key.is_multiple_of(2).then(|| Bytes::from_static(b"even"));
     ObjectHead {
         meta: ObjectMeta {
             stored_ms: now_ms,

@@ -152,7 +152,13 @@ fn reclaiming_histories() -> Vec<NamedHistory> {
         PurgeKey(0, Hard),
         Checkpoint,
     ];
-    let replaced = vec![Put(0, 500), Put(0, 600), Checkpoint];
+    // The older one is on the main side and stays, while the newer one goes with its segment.
+    let replaced = [
+        vec![Put(0, 3_000), Flush, Use(0, 3)],
+        filling(6),
+        vec![Put(0, 600), Flush],
+        filling(6),
+    ];
     // What was evicted comes back on the main side, with its body on the small one.
     let returning = [
         vec![PurgeKey(1, Hard), Put(0, 70_000), Flush],
@@ -173,9 +179,6 @@ fn reclaiming_histories() -> Vec<NamedHistory> {
             "a purge whose segment is reclaimed",
             [purged, filling(7)].concat(),
         ),
-        (
-            "an eviction of what replaced another",
-            [replaced, filling(7)].concat(),
-        ),
+        ("an eviction of what replaced another", replaced.concat()),
     ]
 }

@@ -145,7 +145,7 @@ fn disturb(
         simulation.run_until(pause, MOST_STEPS, || ledger.state().clients_left == 0);
         simulation::count_fault("reload");
         simulation::note(|| "reload".to_owned());
-        server.apply(&configuration(&server.prefix().to_owned(), generation + 1))?;
+        server.apply(&configuration(server.prefix(), generation + 1))?;
         if plan.shifts_wall {
             simulation::count_fault("wall clock set");
             clock::shift_wall(chance.below(120_000) as i64 - 60_000);
