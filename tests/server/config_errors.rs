@@ -244,6 +244,19 @@ fn values_that_do_not_parse() {
                 "[emerg] \"keepalive_requests\" directive invalid number",
             ),
             ("lingering_close maybe;", "[emerg] invalid value \"maybe\""),
+            // What each protocol calls a reason for another server.
+            (
+                "grpc_next_upstream updating;",
+                "[emerg] invalid value \"updating\"",
+            ),
+            (
+                "fastcgi_next_upstream error http_502;",
+                "[emerg] invalid value \"http_502\"",
+            ),
+            (
+                "uwsgi_cache_use_stale http_504;",
+                "[emerg] invalid value \"http_504\"",
+            ),
             ("satisfy some;", "[emerg] invalid value \"some\""),
             (
                 "if_modified_since never;",
@@ -291,6 +304,14 @@ fn variables_that_are_not_there() {
             ),
             ("set $uri x;", "[emerg] the duplicate \"uri\" variable"),
             ("if (x) { }", "[emerg] invalid condition \"x\""),
+            (
+                "proxy_cookie_path off; proxy_cookie_path / /x/;",
+                "[emerg] \"proxy_cookie_path\" directive is duplicate",
+            ),
+            (
+                "proxy_cookie_flags a secure; proxy_cookie_flags off;",
+                "[emerg] \"proxy_cookie_flags\" directive is duplicate",
+            ),
             ("if ($a == b) { }", "[emerg] unexpected \"==\" in condition"),
         ],
     );

@@ -117,6 +117,31 @@ fn a_response_over_scgi_that_is_too_short_is_a_cut() {
     server.line("error.log", "upstream sent invalid header: ");
 }
 
+#[test]
+fn a_line_that_only_looks_like_a_status_line_is_passed_over() {
+    let application = Scripted::start(|stream, number| {
+        read_until(stream, b",");
+        match number {
+            0 => send(stream, "HTTP/2 404\r\nX: y\r\n\r\nwell"),
+            1 => send(stream, "HTTP/1.1 abc\r\nStatus: 201 Made\r\n\r\nmade"),
+            _ => send(stream, "Status: 103 Early\r\n\r\nno"),
+        }
+    });
+    let server = scgi_site(application.port()).start();
+    assert_eq!(server.get("/").expect(200).text(), "well");
+    let reply = server.get("/").expect(201);
+    assert_eq!(
+        (reply.reason.as_str(), reply.text().as_str()),
+        ("Made", "made")
+    );
+    if is_oracle() {
+        // docs/compat.md, `statuses-of-applications`: nginx sends it on.
+        return;
+    }
+    assert_eq!(server.get("/").status, 502);
+    server.line("error.log", "upstream sent invalid status \"103 Early\"");
+}
+
 fn store(socket: &std::path::Path, key: &str, flags: u32, value: &str) {
     let mut stream = UnixStream::connect(socket).expect("memcached listens");
     write!(stream, "set {key} {flags} 0 {}\r\n{value}\r\n", value.len()).expect("memcached reads");

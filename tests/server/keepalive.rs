@@ -247,3 +247,43 @@ fn each_location_on_the_way_may_close() {
         assert_eq!(reply.field("Connection"), connection, "{path}");
     }
 }
+
+#[test]
+fn the_server_block_is_on_the_way_of_an_internal_redirect() {
+    let server = http(
+        "server {
+            listen 127.0.0.1:%%PORT%%;
+            keepalive_requests 1;
+            location /fails { keepalive_requests 9; error_page 404 /end; return 404; }
+            location /rewrites { keepalive_requests 9; rewrite ^ /end last; }
+            location /end { keepalive_requests 9; return 200 end; }
+        }
+        server {
+            listen 127.0.0.1:%%PORT%%;
+            server_name browsers;
+            keepalive_disable msie6;
+            location /fails { keepalive_disable safari; try_files /none /end; }
+            location /passes { rewrite ^ /end last; }
+            location /end { keepalive_disable safari; return 200 end; }
+        }",
+    )
+    .start();
+    for (host, path, connection) in [
+        ("any", "/end", "keep-alive"),
+        ("any", "/fails", "close"),
+        ("any", "/rewrites", "keep-alive"),
+        ("browsers", "/end", "keep-alive"),
+        ("browsers", "/fails", "close"),
+        ("browsers", "/passes", "close"),
+    ] {
+        let agent = match host {
+            "browsers" => "Mozilla/4.0 (compatible; MSIE 6.0; x)",
+            _ => "x",
+        };
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {agent}\r\nContent-Length: 0\r\n\r\n"
+        );
+        let reply = server.raw(head);
+        assert_eq!(reply.field("Connection"), connection, "{host}{path}");
+    }
+}

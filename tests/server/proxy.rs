@@ -882,6 +882,24 @@ fn a_response_is_stored_though_its_client_leaves() {
 }
 
 #[test]
+fn what_is_not_buffered_is_not_stored() {
+    let origin = origin("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let port = origin.port();
+    let server = http(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%%; proxy_store on;
+            location / {{ proxy_pass http://127.0.0.1:{port}; }}
+            location /unbuffered {{ proxy_pass http://127.0.0.1:{port}; proxy_buffering off; }} }}"
+    ))
+    .folder("html")
+    .start();
+    assert_eq!(server.get("/unbuffered").text(), "ok");
+    assert_eq!(server.get("/stored").text(), "ok");
+    let is_there = |name: &str| server.path(name).exists().then_some(());
+    assert!(weir_tests::until(|| is_there("html/stored")).is_some());
+    assert!(is_there("html/unbuffered").is_none());
+}
+
+#[test]
 fn a_date_that_is_to_be_the_origins_is_not_ours() {
     let origin = origin("HTTP/1.1 200 OK\r\nServer: origin\r\nContent-Length: 2\r\n\r\nok");
     let server = proxy(&origin, "proxy_pass_header Date; proxy_pass_header Server;");

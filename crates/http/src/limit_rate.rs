@@ -20,10 +20,7 @@ impl RateLimit {
     /// The limit on this response, if there is one.
     pub(crate) fn of_request(request: &mut Request, site: &Rc<HttpSite>) -> Option<RateLimit> {
         let delivery = &site.location(request.location).core.delivery;
-        let rate = match request.delivery.limit_rate {
-            Some(rate) => rate,
-            None => size_value(request, &delivery.limit_rate),
-        };
+        let rate = rate_of(request, site);
         // A subrequest's content leaves as part of the client's response, which is limited as a whole.
         if rate == 0 || request.is_subrequest() {
             return None;
@@ -86,6 +83,15 @@ pub(crate) fn is_paced(request: &mut Request) -> bool {
                 .limit_rate;
             rate.constant().is_none_or(|text| *text != "0")
         }
+    }
+}
+
+/// The rate that was set for this response, or that of its location.
+pub(crate) fn rate_of(request: &mut Request, site: &Rc<HttpSite>) -> u64 {
+    let delivery = &site.location(request.location).core.delivery;
+    match request.delivery.limit_rate {
+        Some(rate) => rate,
+        None => size_value(request, &delivery.limit_rate),
     }
 }
 

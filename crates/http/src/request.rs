@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bstr::{BStr, BString};
+use bstr::{BStr, BString, ByteSlice};
 use conf::{CapturedGroups, CapturingPattern, Expression, VarId, VariableScope, VariableValues};
 use host::error_log::{ContextWriter, LogLevel, Logger};
 use net::client::RemoteClient;
@@ -350,9 +350,37 @@ impl Request {
     pub fn limit_keepalive(&mut self, core: &LocationConf) {
         if core.keepalive_timeout.is_zero()
             || self.client.requests.get() >= core.keepalive_requests as u64
+            || self.is_disabled_for_browser(core.keepalive_disable)
         {
             self.delivery.close();
         }
+    }
+
+    /// `keepalive_disable`: old Internet Explorers after a POST, and Safari on macOS. Both mishandle kept connections.
+    pub(crate) fn is_disabled_for_browser(&self, disabled: u32) -> bool {
+        const MSIE6: u32 = 1 << 1;
+        const SAFARI: u32 = 1 << 2;
+        let is_msie_wanted = disabled & MSIE6 != 0 && self.method == Method::Post;
+        // Most requests are spared the search in `User-Agent`.
+        if !is_msie_wanted && disabled & SAFARI == 0 {
+            return false;
+        }
+        let Some(agent) = self
+            .head
+            .wire
+            .fields
+            .get_known(proto::KnownField::UserAgent)
+        else {
+            return false;
+        };
+        let agent = BStr::new(agent);
+        if is_msie_wanted && crate::text::is_msie6(agent) {
+            return true;
+        }
+        disabled & SAFARI != 0
+            && agent.contains_str("Safari/")
+            && agent.contains_str("Mac OS X")
+            && !agent.contains_str("Chrome/")
     }
 
     /// The engine's own settings in the current location.
@@ -368,23 +396,25 @@ impl Request {
         args: impl Into<BString>,
     ) -> HandlerOutcome {
         let (path, args) = (path.into(), args.into());
-        if self.admits_redirect(BStr::new(&path), BStr::new(&args)) {
-            self.uri = RequestUri {
-                path,
-                args,
-                original: false,
-            };
+        if !self.admits_redirect(BStr::new(&path), BStr::new(&args)) {
+            return self.refuse_redirect();
         }
+        self.uri = RequestUri {
+            path,
+            args,
+            original: false,
+        };
         self.jump_to_server()
     }
 
     /// The same with the arguments that the request has.
     pub fn redirect_path(&mut self, path: impl Into<BString>) -> HandlerOutcome {
         let path = path.into();
-        if self.admits_redirect(BStr::new(&path), BStr::new(&self.uri.args)) {
-            self.uri.path = path;
-            self.uri.original = false;
+        if !self.admits_redirect(BStr::new(&path), BStr::new(&self.uri.args)) {
+            return self.refuse_redirect();
         }
+        self.uri.path = path;
+        self.uri.original = false;
         self.jump_to_server()
     }
 
@@ -400,6 +430,13 @@ impl Request {
         self.flow.jumps < MAX_JUMPS
     }
 
+    /// One redirect too many: the next pass is a 500. The location stays, and with it what a rewrite has made of its `alias`.
+    fn refuse_redirect(&mut self) -> HandlerOutcome {
+        self.flow.jumps += 1;
+        self.delivery.varies_by_encoding = false;
+        HandlerOutcome::Jump
+    }
+
     fn jump_to_server(&mut self) -> HandlerOutcome {
         self.flow.entry = PhaseEntry::Server;
         self.flow.jumps += 1;
@@ -411,6 +448,9 @@ impl Request {
         self.delivery.varies_by_encoding = false;
         self.states.clear();
         self.facts.clear();
+        // Of the server's own level an internal redirect has everything until a location is found, as in nginx.
+        let server = self.site.server(self.server).root;
+        self.limit_keepalive(&Arc::clone(&self.site.location(server).core));
         HandlerOutcome::Jump
     }
 
@@ -433,6 +473,7 @@ impl Request {
         self.flow.entry = PhaseEntry::Location;
         self.flow.internal = true;
         self.flow.add_uri_to_alias = false;
+        self.flow.uri_changed = false;
         self.states.clear();
         self.facts.clear();
         self.enter_location(location);

@@ -158,8 +158,15 @@ impl Request {
         let location = site.location(self.location);
         let kind = location.core.root.kind;
         // `alias` replaces the beginning that the location matched. After a rewrite the path need not begin with it any
-        // more, also where a `return` ended the request before the search for another location.
-        if kind != RootKind::Root && (self.flow.rewritten || self.flow.uri_changed) {
+        // more. Where the search for another location did not come (a `return`, a cycle), nginx takes as much off as ever,
+        // and reads the memory behind a path that is shorter than that.
+        let is_shorter = |name: usize| self.flow.uri_changed && self.uri.path.len() < name;
+        let is_meaningless = match kind {
+            RootKind::Root => false,
+            RootKind::Alias(name) => self.flow.rewritten || is_shorter(name),
+            RootKind::Whole => self.flow.rewritten,
+        };
+        if is_meaningless {
             let name = &location.name;
             self.log(
                 LogLevel::Alert,

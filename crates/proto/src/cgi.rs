@@ -55,9 +55,7 @@ impl HeadParser {
                 .map_err(|bad| bad.log_line())?
             {
                 ResponseProgress::Partial => return Ok(None),
-                ResponseProgress::NotHttp if buf.starts_with(b"HTTP/") => {
-                    return Err(b"upstream sent invalid status line".to_vec());
-                }
+                // What only looks like a status line is passed over as a field, as in nginx.
                 ResponseProgress::NotHttp => *self = HeadParser::new(CgiStatusLine::Never),
                 ResponseProgress::Complete(length) => {
                     // A status line takes precedence over `Status`.
@@ -85,8 +83,10 @@ fn status_from_fields(head: &mut ResponseHead) -> Result<(), Vec<u8>> {
         };
         return Ok(());
     };
+    // A status has three digits (RFC 9110, section 15), and this one is the final one: nothing comes behind it.
+    let has_more = value.get(3).is_some_and(u8::is_ascii_digit);
     match value.first_chunk::<3>() {
-        Some(digits @ [b'1'..=b'9', ..]) if digits.iter().all(u8::is_ascii_digit) => {
+        Some(digits @ [b'2'..=b'9', ..]) if !has_more && digits.iter().all(u8::is_ascii_digit) => {
             head.status = digits
                 .iter()
                 .fold(0, |value, digit| value * 10 + u16::from(digit - b'0'));
@@ -138,6 +138,12 @@ mod tests {
             status(b"Status: no\r\n\r\n"),
             Err(b"upstream sent invalid status \"no\"".to_vec())
         );
+        assert_eq!(status(b"Status: 200OK\r\n\r\n"), Ok((200, Vec::new())));
+        for invalid in ["1000 x", "103", "100 Continue"] {
+            let wire = format!("Status: {invalid}\r\n\r\n").into_bytes();
+            let error = format!("upstream sent invalid status \"{invalid}\"").into_bytes();
+            assert_eq!(read(&wire, CgiStatusLine::Never).err(), Some(error));
+        }
         assert_eq!(
             status(b"Status: 099 x\r\n\r\n"),
             Err(b"upstream sent invalid status \"099 x\"".to_vec())
@@ -151,6 +157,13 @@ mod tests {
             read(wire, CgiStatusLine::Tolerated),
             Ok((404, b"404 Not Found".to_vec(), wire.len() - 4))
         );
+        for line in ["HTTP/2 404", "HTTP/1.1 x"] {
+            let wire = format!("{line}\r\nStatus: 201\r\n\r\n");
+            assert_eq!(
+                read(wire.as_bytes(), CgiStatusLine::Tolerated),
+                Ok((201, Vec::new(), wire.len()))
+            );
+        }
         assert_eq!(
             read(b"Host: a\r\n\r\n", CgiStatusLine::Tolerated),
             Ok((200, Vec::new(), 11))

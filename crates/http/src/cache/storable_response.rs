@@ -197,11 +197,20 @@ fn brought(
         return JudgedResponse::Nothing;
     }
     let asked = request.head.known(KnownField::Range).is_some();
-    if head.status != 206 || !asked || settings.cache.key_has_range() {
+    let is_whole = !asked || settings.cache.key_has_range();
+    if head.status != 206 || is_whole && !settings.cache.key_has_range() {
         return JudgedResponse::Whole(freshness);
     }
     let range = head.fields.get_known(KnownField::ContentRange);
     let range = range.and_then(proto::range::parse_content_range);
+    if is_whole {
+        // A slice that cannot be placed would break every response that it is a part of, for as long as it is fresh.
+        let is_placed = matches!(range, Some((Some(_), Some(_))));
+        return match is_placed {
+            true => JudgedResponse::Whole(freshness),
+            false => JudgedResponse::Nothing,
+        };
+    }
     // `*` as the length, or several ranges: the part cannot be placed in the whole.
     let Some((Some(range), Some(length))) = range else {
         return JudgedResponse::Nothing;

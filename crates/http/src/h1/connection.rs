@@ -9,9 +9,7 @@ use bstr::BStr;
 use host::error_log::LogLevel;
 use net::counters::{ConnectionStage, CountedConnection};
 use proto::KnownField;
-use proto::message::{
-    MessageVersion, Method, RejectKind, RejectedHead, RequestFraming, ResponseFraming,
-};
+use proto::message::{MessageVersion, RejectKind, RejectedHead, RequestFraming, ResponseFraming};
 
 use super::body::Http1BodyInput;
 use super::discard;
@@ -282,7 +280,7 @@ impl<'a> Http1Connection<'a> {
             && self.client.requests.get() < core.keepalive_requests as u64
             && self.client.is_younger_than(core.keepalive_time)
             && (!self.is_ending() || !core.keepalive_min_timeout.is_zero())
-            && !disabled_for_browser(request, core.keepalive_disable)
+            && !request.is_disabled_for_browser(core.keepalive_disable)
     }
 
     /// Whether the connection has to end because the server stops. One that is to move elsewhere does not end.
@@ -476,26 +474,4 @@ fn debug_response(request: &Request, out: &[u8]) {
     for line in out.lines().filter(|line| !line.is_empty()) {
         request.debug(format_args!("http response header: \"{}\"", line.as_bstr()));
     }
-}
-
-/// `keepalive_disable`: old Internet Explorers after a POST, and Safari on macOS. Both mishandle kept connections.
-fn disabled_for_browser(request: &Request, disabled: u32) -> bool {
-    const MSIE6: u32 = 1 << 1;
-    const SAFARI: u32 = 1 << 2;
-    // The usual configuration names neither, and is spared the search in `User-Agent`.
-    if disabled & (MSIE6 | SAFARI) == 0 {
-        return false;
-    }
-    let Some(agent) = request.head.wire.fields.get_known(KnownField::UserAgent) else {
-        return false;
-    };
-    let agent = BStr::new(agent);
-    use bstr::ByteSlice;
-    if disabled & MSIE6 != 0 && request.method == Method::Post && crate::text::is_msie6(agent) {
-        return true;
-    }
-    disabled & SAFARI != 0
-        && agent.contains_str("Safari/")
-        && agent.contains_str("Mac OS X")
-        && !agent.contains_str("Chrome/")
 }

@@ -20,6 +20,7 @@ use host::error_log::LogLevel;
 use proto::KnownField;
 use rt::file::{File, modes};
 
+use super::respond::is_buffered;
 use super::upstream_settings::{UpstreamSettings, UpstreamStore};
 use crate::body_reader::create_temporary;
 use crate::request::Request;
@@ -51,7 +52,11 @@ impl ResponseSaving {
     ) -> Option<ResponseSaving> {
         let head = request.upstream.get_or_make().head.clone();
         // As in nginx, only a 200 is stored: the file is later served as one.
-        if head.status != 200 || request.is_subrequest() && request.delivery.header_only {
+        // nginx stores what passes through its buffers, and nothing with `…_buffering off`.
+        if head.status != 200
+            || request.is_subrequest() && request.delivery.header_only
+            || !is_buffered(settings, &head)
+        {
             return None;
         }
         let target = match &settings.store {

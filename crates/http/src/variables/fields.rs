@@ -137,7 +137,11 @@ fn sent_content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let length = if request.times.responded.is_some() {
         response.content_length
     } else {
-        response.length()
+        // What has come of a response of unknown length is not its length.
+        let come = Some(&response.body).filter(|_| !response.transforms.unannounced_length);
+        response
+            .content_length
+            .or(come.and_then(|body| body.length()))
     };
     length
         .filter(|_| has_content(request) && !request.delivery.is_silent())

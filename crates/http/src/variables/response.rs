@@ -35,7 +35,7 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     Variable::new(
         "limit_rate",
         limit_rate,
-        "The rate limit that was set for this response through the variable, in bytes per second; 0 if none.",
+        "The rate limit of this response in bytes per second: what was set through the variable or, once it is sent, what `limit_rate` says; 0 if none.",
     )
     .volatile()
     .settable(set_limit_rate),
@@ -66,7 +66,12 @@ fn request_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn limit_rate(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    number(request.delivery.limit_rate.unwrap_or(0), out)
+    // As in nginx, the location's rate counts from when something is sent, and shows in the log.
+    let rate = match request.times.responded.is_some() {
+        true => crate::limit_rate::rate_of(request, &std::rc::Rc::clone(&request.site)),
+        false => request.delivery.limit_rate.unwrap_or(0),
+    };
+    number(rate, out)
 }
 
 /// Sets the rate limit of this response. An invalid value is logged and leaves the limit as it is.

@@ -156,11 +156,13 @@ local function raise_or_return(ok, ...)
     return ...
 end
 
-function coroutine.wrap(f)
+function coroutine.wrap(...)
+    local f = ...
     if type(f) ~= "function" then
         -- In filters lua-nginx-module leaves coroutines, and their errors, to LuaJIT.
         local is_filter = core.phase():find("_filter", 1, true)
-        local expected = is_filter and "function expected, got " .. type(f) or "Lua function expected"
+        local got = select("#", ...) == 0 and "no value" or type(f)
+        local expected = is_filter and "function expected, got " .. got or "Lua function expected"
         error("bad argument #1 to '?' (" .. expected .. ")", 2)
     end
     local co = create(f)

@@ -243,7 +243,7 @@ fn is_unsafe(byte: u8) -> bool {
 }
 
 /// A path in printable form for a message.
-fn printable_path(path: &[u8]) -> Vec<u8> {
+pub(super) fn printable_path(path: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(path.len());
     for &byte in path {
         match is_unsafe(byte) {

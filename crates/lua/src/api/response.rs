@@ -343,7 +343,7 @@ fn get_status(stack: &LuaStack) -> CallResult {
 fn set_status(stack: &LuaStack) -> CallResult {
     let status = number(stack, 1)?;
     let reason = optional_text(stack, 2)?;
-    if scope::with(|scope| scope.head_sent.get())? {
+    if is_head_gone()? {
         scope::with_request(|request| {
             request.error(format_args!(
                 "attempt to set ngx.status after sending out response headers"
@@ -398,7 +398,11 @@ fn redirect(stack: &LuaStack) -> CallResult {
     }
     // A line break would start a header of the client's choice.
     if let Some(bad) = target.iter().find(|byte| **byte < b' ' || **byte == 0x7f) {
-        return fail(format!("unsafe byte \"0x{bad:02x}\" in redirect uri"));
+        let shown = super::request::printable_path(&target);
+        return fail(format!(
+            "unsafe byte \"0x{bad:02x}\" in redirect uri \"{}\"",
+            bstr::BStr::new(&shown)
+        ));
     }
     scope::with_request(|request| set_response_field(request, b"Location", &[target]))?;
     super::called::end_with(YieldOperation::Exit(status))

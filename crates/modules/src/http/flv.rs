@@ -99,6 +99,11 @@ fn answer(request: &mut Request, path: &[u8], found: OpenFileResult) -> HandlerO
             offset: start,
             length: length - start,
         });
+        // What is sent has a length of its own, and so a tag of its own, as in nginx.
+        if let (Some(modified), true) = (request.out.last_modified, request.core().etag) {
+            let sent = HEADER.len() as u64 + length - start;
+            proto::etag::write_file(modified, sent, request.out.new_etag());
+        }
         request.out.body = ResponseBody::Parts(VecDeque::from([
             BodyChunk::Bytes(Bytes::from_static(HEADER)),
             rest,

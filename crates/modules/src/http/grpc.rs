@@ -74,6 +74,7 @@ const HIDDEN: &[&str] = &[
 ];
 
 static UPSTREAM_ROWS: PrefixedRows<GrpcProtocol> = PrefixedRows::new("grpc_", HIDDEN)
+    .without_reasons(&["updating"])
     .without(&[
         "buffering",
         "buffers",

@@ -60,6 +60,7 @@ static UPSTREAM_ROWS: PrefixedRows<ScgiProtocol> = PrefixedRows::new(
     ],
 )
 .without(&["send_lowat"])
+.without_reasons(&["http_502", "http_504"])
 .cached()
 .without(&["cache_convert_head"]);
 

@@ -64,6 +64,7 @@ static UPSTREAM_ROWS: PrefixedRows<UwsgiProtocol> = PrefixedRows::new(
     ],
 )
 .without(&["send_lowat", "cache_convert_head"])
+.without_reasons(&["http_502", "http_504"])
 .cached()
 .secure();
 

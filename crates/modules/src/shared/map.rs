@@ -222,7 +222,10 @@ impl MapBlock {
         for (table, text) in places {
             match table.texts.insert(text) {
                 Some((_, true)) => table.values.push(value),
-                Some((_, false)) => return Err(format!("conflicting parameter \"{shown}\"")),
+                Some((_, false)) => {
+                    let shown = lower.as_bstr();
+                    return Err(format!("conflicting parameter \"{shown}\""));
+                }
                 None => return Err(TOO_MUCH_TEXT.to_owned()),
             }
         }

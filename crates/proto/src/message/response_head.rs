@@ -51,7 +51,8 @@ impl ResponseHead {
     pub(crate) fn take_status_text(&mut self, field: KnownField) {
         let found = self.fields.iter_spans().find(|(known, _)| *known == field);
         self.status_text = match found {
-            Some((_, value)) if value.end - value.start > 3 => value,
+            // Without a space behind its digits it has no reason that could be passed on.
+            Some((_, value)) if value.of(self.fields.arena()).get(3) == Some(&b' ') => value,
             _ => ArenaSpan::default(),
         };
     }

@@ -86,7 +86,8 @@ static UPSTREAM_ROWS: PrefixedRows<FastcgiProtocol> = PrefixedRows::new(
     ],
 )
 .cached()
-.without(&["cache_convert_head"]);
+.without(&["cache_convert_head"])
+.without_reasons(&["http_502", "http_504"]);
 
 static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     Directive {

@@ -115,13 +115,16 @@ fn pattern(line: &mut DirectiveLine, case: CaseMatching) -> Result<RulePattern, 
     }
 }
 
-/// Whether the line is `off`, which must be alone in its block.
-fn is_off(line: &DirectiveLine) -> Result<bool, Diagnostic> {
-    match line.args().len() {
-        1 if line.text(0) != "off" => Err(line.invalid_parameter(0)),
-        1 if line.is_repeated() => Err(line.directive_error("is duplicate")),
-        1 => Ok(true),
-        _ => Ok(false),
+/// Whether the line is `off`, which must be alone in its block. `is_empty`: the block has no rules so far, so that a line before
+/// this one was `off`.
+fn is_off(line: &DirectiveLine, is_empty: bool) -> Result<bool, Diagnostic> {
+    let is_alone = line.args().len() == 1;
+    if is_alone && line.text(0) != "off" {
+        return Err(line.invalid_parameter(0));
+    }
+    match line.is_repeated() && (is_alone || is_empty) {
+        true => Err(line.directive_error("is duplicate")),
+        false => Ok(is_alone),
     }
 }
 
@@ -130,7 +133,7 @@ pub(super) fn proxy_cookie_domain(
     conf: &mut Conf,
     line: &mut DirectiveLine,
 ) -> Result<(), Diagnostic> {
-    if is_off(line)? {
+    if is_off(line, conf.cookie_domains.is_empty())? {
         return Ok(());
     }
     let is_regex = line.text(0).starts_with(b"~");
@@ -168,7 +171,7 @@ pub(super) fn proxy_cookie_path(
     conf: &mut Conf,
     line: &mut DirectiveLine,
 ) -> Result<(), Diagnostic> {
-    if is_off(line)? {
+    if is_off(line, conf.cookie_paths.is_empty())? {
         return Ok(());
     }
     let rule = ReplaceRule {
@@ -184,7 +187,7 @@ pub(super) fn proxy_cookie_flags(
     conf: &mut Conf,
     line: &mut DirectiveLine,
 ) -> Result<(), Diagnostic> {
-    if is_off(line)? {
+    if is_off(line, conf.cookie_flags.is_empty())? {
         return Ok(());
     }
     let pattern = pattern(line, CaseMatching::Ignored)?;

@@ -116,11 +116,14 @@ impl ReturnCommand {
         }
         // Before the text is evaluated, since it may contain `$status`.
         request.out.status = self.status;
+        // The length is that of the text, which is not there yet.
+        request.out.transforms.unannounced_length = true;
         let text = self
             .text
             .as_ref()
             .map(|text| request.value(text))
             .unwrap_or_default();
+        request.out.transforms.unannounced_length = false;
         if matches!(self.status, 301..=303 | 307 | 308) {
             request.out.location = Some(text);
             return HandlerOutcome::Status(self.status);

@@ -72,6 +72,8 @@ pub(crate) struct PrefixedRows<P> {
     hidden_fields: &'static [&'static str],
     /// Rows that this protocol does not have.
     without: &'static [&'static str],
+    /// Words of `…_next_upstream` and `…_cache_use_stale` that it does not have.
+    missing_reasons: &'static [&'static str],
     /// Whether its responses can be cached.
     cached: bool,
     /// Whether its servers can be reached over TLS.
@@ -91,6 +93,7 @@ impl<P> PrefixedRows<P> {
             prefix,
             hidden_fields: hidden,
             without: &[],
+            missing_reasons: &[],
             cached: false,
             secure: false,
             infos: OnceLock::new(),
@@ -102,6 +105,13 @@ impl<P> PrefixedRows<P> {
     #[allow(dead_code, reason = "for protocols that have fewer rows")]
     pub(crate) const fn without(mut self, rows: &'static [&'static str]) -> PrefixedRows<P> {
         self.without = rows;
+        self
+    }
+
+    /// Removes reasons for another server, or for a stale object: a word that nginx does not know is a mistake there, and
+    /// should not go unnoticed here.
+    pub(crate) const fn without_reasons(mut self, words: &'static [&'static str]) -> Self {
+        self.missing_reasons = words;
         self
     }
 
@@ -141,13 +151,40 @@ impl<P> PrefixedRows<P> {
             "temp_path" => Some(&*format!("{}temp", self.prefix).leak()),
             _ => info.default,
         };
+        let mut syntax = info.syntax.to_owned();
+        if has_reasons(info.name) {
+            for word in self.missing_reasons {
+                syntax = syntax.replace(&format!("{word} | "), "");
+            }
+        }
         RowInfo {
             name,
             doc,
             default,
+            syntax: match syntax == info.syntax {
+                true => info.syntax,
+                false => syntax.leak(),
+            },
             ..info
         }
     }
+
+    /// Refuses words that this protocol does not have.
+    fn check_reasons(&self, name: &str, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
+        if self.missing_reasons.is_empty() || !has_reasons(name) {
+            return Ok(());
+        }
+        let words = RetryReasons::WORDS.iter().copied();
+        let known: Vec<&str> = words
+            .filter(|word| !self.missing_reasons.contains(word))
+            .collect();
+        (0..line.args().len()).try_for_each(|i| line.word(i, &known).map(drop))
+    }
+}
+
+/// Whether a row, named without its prefix, takes [`RetryReasons::WORDS`].
+fn has_reasons(name: &str) -> bool {
+    ["next_upstream", "cache_use_stale"].contains(&name)
 }
 
 impl<P: 'static> DirectiveRows for PrefixedRows<P> {
@@ -191,8 +228,14 @@ impl<P: 'static> DirectiveRows for PrefixedRows<P> {
     ) -> Result<(), Diagnostic> {
         let settings = &mut downcast_mut::<ProtocolSettings<P>>(conf).settings;
         match self.infos()[row].0 {
-            RowIndex::Common(row) => rows::ROWS.apply(row, settings, line),
-            RowIndex::Cached(row) => cache_rows::ROWS.apply(row, settings, line),
+            RowIndex::Common(row) => {
+                self.check_reasons(rows::ROWS.info(row).name, line)?;
+                rows::ROWS.apply(row, settings, line)
+            }
+            RowIndex::Cached(row) => {
+                self.check_reasons(cache_rows::ROWS.info(row).name, line)?;
+                cache_rows::ROWS.apply(row, settings, line)
+            }
             RowIndex::Secure(row) => upstream_tls_rows::ROWS.apply(row, &mut settings.secure, line),
         }
     }
