@@ -29,6 +29,8 @@ pub struct Plan {
     pub reduce: bool,
     /// How many cases of one class are confirmed and reduced.
     pub each: usize,
+    /// Ends with the first class that is confirmed.
+    pub first: bool,
 }
 
 /// A class of differences that no rule knows.
@@ -72,7 +74,7 @@ pub fn run(plan: &Plan, bench: &Bench) -> Tally {
     std::thread::scope(|scope| {
         for _ in 0..plan.lanes {
             scope.spawn(|| {
-                while started.elapsed() < plan.time {
+                while started.elapsed() < plan.time && !is_done(plan, &tally) {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     let wanted = size_of(plan, number);
                     let before = made.fetch_add(wanted as u64, Ordering::Relaxed);
@@ -93,6 +95,12 @@ pub fn run(plan: &Plan, bench: &Bench) -> Tally {
     let mut tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
     tally.time = started.elapsed();
     tally
+}
+
+/// True when there is what was searched for.
+fn is_done(plan: &Plan, tally: &Mutex<Tally>) -> bool {
+    let tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+    plan.first && tally.classes.values().any(Class::is_confirmed)
 }
 
 /// How many cases the start of this number has. The first ones of each lane are small: on a busy machine a start of two hundred

@@ -30,6 +30,7 @@ cargo xtask differential [flags]
   --time T        ends after this time: 30s, 2m, 3h (2m)
   --reduce        minimises each case that differs
   --each N        number of cases to examine per class (1)
+  --first         ends with the first difference that is confirmed
   --batch N       cases per start (200)
   --lanes N       concurrent starts (4)
   --allow-open    differences with an open rule are not failures
@@ -85,6 +86,7 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
         lanes: flags.value("--lanes", 4)?,
         reduce: flags.has("--reduce"),
         each: flags.value("--each", 1)?,
+        first: flags.has("--first"),
     };
     flags.finish()?;
     if plan.cases != u64::MAX {

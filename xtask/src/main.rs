@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod comparisons;
 mod deb;
 mod dist;
 mod dist_trial;
@@ -13,6 +14,7 @@ mod docs;
 mod figures;
 mod image;
 mod lua_suites;
+mod planted;
 mod release;
 mod rust;
 mod simulate;
@@ -121,6 +123,16 @@ const TASKS: &[(&str, &str, Task)] = &[
         "strangers",
         "third-party configurations on nginx and on Weir: --repositories DIR [--oracle PATH] [--only TEXT]",
         strangers,
+    ),
+    (
+        "planted-bugs",
+        "three bugs put into a copy of the sources, and how soon the differential machine finds each (--seed N)",
+        planted::run,
+    ),
+    (
+        "comparisons",
+        "all areas of differential beside two nginx, planted-bugs and strangers, with a summary (--help lists the flags)",
+        comparisons::run,
     ),
 ];
 

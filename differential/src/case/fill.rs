@@ -64,6 +64,9 @@ impl Places {
         if let Some(port) = numbered("NUMBER", &self.ports) {
             return Some(port.to_string());
         }
+        if let Some(port) = numbered("UPPORT", &self.upstreams) {
+            return Some(port.to_string());
+        }
         if let Some(port) = numbered("UP", &self.upstreams) {
             return Some(format!("{}:{port}", self.address));
         }

@@ -8,6 +8,7 @@
 //! | `%%PORT0%%` … | address and port of a socket that the server listens on, `127.0.0.1:18000` |
 //! | `%%NUMBER0%%` … | that port alone |
 //! | `%%UP0%%` … | address and port of the case's server behind, `UP` for the first of its list |
+//! | `%%UPPORT0%%` … | the port of that server alone |
 //! | `%%ADDRESS%%` | the address alone |
 //! | `%%N%%` | three digits that no other case of the start has, for names of maps, zones and groups |
 //! | `%%DIR%%` | the folder with the case's files, which both servers share |
@@ -79,6 +80,8 @@ pub enum Protocol {
     Tcp,
     /// Datagrams: acts are carried out for each that came.
     Udp,
+    /// A name server; its first answer is its zone, see `side::dns`.
+    Dns,
 }
 
 /// What a server behind does.

@@ -31,6 +31,7 @@ const PROTOCOLS: &[(&str, Protocol)] = &[
     ("grpc", Protocol::Grpc),
     ("tcp", Protocol::Tcp),
     ("udp", Protocol::Udp),
+    ("dns", Protocol::Dns),
 ];
 
 /// Prints a case.

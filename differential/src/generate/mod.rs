@@ -1,6 +1,8 @@
 //! Generators: what makes cases. Each area has a file of its own and one line in [`AREAS`].
 
 mod caches;
+mod cgi;
+mod choosing;
 mod conversations;
 mod error_logs;
 mod filters;
@@ -9,18 +11,26 @@ mod freshness;
 mod gates;
 mod gateways;
 mod grpc;
+mod hellos;
 mod http2;
 mod locations;
 mod lua;
+mod media;
+mod names;
+mod nesting;
 mod others;
 mod pieces;
 mod proxying;
 pub mod recombined;
+mod rewritten;
 mod rows;
+mod shown;
+mod slices;
 mod statics;
 mod streams;
 mod tls;
 mod tls_behind;
+mod writes;
 
 use crate::case::Case;
 use crate::case::tree::Node;
@@ -62,6 +72,16 @@ pub const AREAS: &[&dyn Generator] = &[
     &streams::Streams,
     &streams::Packets,
     &lua::Lua,
+    &writes::Writes,
+    &nesting::Nesting,
+    &rewritten::Rewritten,
+    &cgi::Cgi,
+    &slices::Slices,
+    &shown::Shown,
+    &choosing::Choosing,
+    &media::Media,
+    &hellos::Hellos,
+    &names::Names,
 ];
 
 /// Makes the cases of the start of this number.
@@ -128,6 +148,8 @@ const REPEATED: &[&str] = &[
     "auth_request_set",
     "server_name",
     "mirror",
+    "access_log",
+    "charset_map",
 ];
 
 /// Reads what a generator wrote, and leaves the second of two directives out where a block may have one. A generator that

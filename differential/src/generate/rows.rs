@@ -182,14 +182,6 @@ fn page(text: &str) -> Vec<Row> {
     rows
 }
 
-const NEXT_UPSTREAM: &[&str] = &[
-    "error timeout",
-    "http_500 http_404",
-    "invalid_header http_503",
-    "http_403 http_429 non_idempotent",
-    "off",
-];
-
 /// Values where the syntax does not tell what makes sense.
 const VALUES: &[(&str, &[&str])] = &[
     (
@@ -204,10 +196,6 @@ const VALUES: &[(&str, &[&str])] = &[
             "Vary X-Q",
         ],
     ),
-    // nginx has fewer words for these than Weir, which has the same for all.
-    ("fastcgi_next_upstream", NEXT_UPSTREAM),
-    ("uwsgi_next_upstream", NEXT_UPSTREAM),
-    ("scgi_next_upstream", NEXT_UPSTREAM),
     ("add_trailer", &["X-T 1", "X-T $uri always"]),
     (
         "expires",

@@ -224,7 +224,9 @@ pub const CHANGES: &[Rule] = &[
                 // A range of a response that was one already has the field a second time.
                 let most = usize::from(*name != "Content-Range: ");
                 let is_twice = |line: &str| {
-                    let times = line.matches(name).count();
+                    // Fields of gRPC are in lower case.
+                    let small = name.to_ascii_lowercase();
+                    let times = line.matches(name).count().max(line.matches(&small).count());
                     line.starts_with("send ") && times > most
                 };
                 seen.is(class) && text.lines().any(is_twice)
@@ -262,7 +264,9 @@ pub const CHANGES: &[Rule] = &[
                 let lengths = text.matches("\r\nContent-Length: ").count();
                 let is_beside = lengths > 0 && text.contains("\r\nTransfer-Encoding: ");
                 let is_unknown = text.contains("\r\nTransfer-Encoding: gzip\r\n");
-                lengths > 1 || is_beside || is_unknown || text.contains("\r\nContent-Length: x\r\n")
+                let is_no_number = text.contains("\r\nContent-Length: x\r\n")
+                    || text.contains("\ncontent-length: x\n");
+                lengths > 1 || is_beside || is_unknown || is_no_number
             };
             let is_told = seen.is("error log: added [error] upstream sent ")
                 || seen.is("error log: added [warn] upstream server temporarily disabled");
@@ -298,6 +302,50 @@ pub const CHANGES: &[Rule] = &[
                 && (is_refused(&seen.difference.weir) && !is_refused(&seen.difference.oracle)
                     || (seen.is("log: ")
                         && any_bytes(seen, |a, b| !is_refused(a) && is_refused(b))))
+        },
+    },
+    Rule {
+        name: "filenames-after-rewrites",
+        text: "`$request_filename` of a rewritten path that no other location has got has a value with `alias`.",
+        reason: Reason::Changed("it had none"),
+        before: Some(NEWEST),
+        matches: |seen| {
+            seen.is("log: $request_filename")
+                && seen.difference.oracle.is_empty()
+                && seen.has("alias")
+                && seen.has("rewrite")
+        },
+    },
+    Rule {
+        name: "authority-of-grpc-requests",
+        text: "`grpc_set_header Host` sets `:authority`.",
+        reason: Reason::Changed("it set the field `host`"),
+        before: Some(NEWEST),
+        matches: |seen| {
+            seen.has("grpc_set_header")
+                && (seen.is("behind: field host missing") || seen.is("behind: first line"))
+        },
+    },
+    Rule {
+        name: "lengths-of-grpc-responses-without-content",
+        text: "A gRPC response that ends with its header keeps its `Content-Length`, and is incomplete if that is not 0.",
+        reason: Reason::Changed("the length became 0"),
+        before: Some(NEWEST),
+        matches: |seen| {
+            let is_one =
+                |text: &str| text.contains("HEADERS end") && text.contains("\ncontent-length: ");
+            seen.has("grpc_pass") && is_of_traffic(seen) && said(seen, is_one)
+        },
+    },
+    Rule {
+        name: "windows-of-nothing",
+        text: "A `WINDOW_UPDATE` of 0 of a gRPC server is an error: 502.",
+        reason: Reason::Changed("it was overlooked"),
+        before: Some(NEWEST),
+        matches: |seen| {
+            seen.has("grpc_pass")
+                && is_of_traffic(seen)
+                && said(seen, |text| text.contains("WINDOW_UPDATE 0"))
         },
     },
     Rule {

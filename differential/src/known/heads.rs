@@ -1,7 +1,9 @@
 //! Choices of heads and of what comes with them: what is counted of them, and what is answered behind a request that ends the
 //! connection.
 
-use super::evidence::{any_bytes, any_events, any_pair, logged_with, sends_chunks, sent};
+use super::evidence::{
+    any_bytes, any_events, any_pair, counts_differ, is_of_traffic, logged_with, sends_chunks, sent,
+};
 use super::{Reason, Rule, Seen};
 use crate::case::{Body, Step};
 use crate::compare::DifferencePlace;
@@ -13,7 +15,7 @@ pub(super) const HEADS: &[Rule] = &[
     Rule {
         name: "requests-behind-kept-connections",
         text: "Requests that came behind one after which nginx closes, and Weir does not, are answered: see \
-               `kept-after-412-and-416`, `length-instead-of-chunks` and `preconditions`.",
+               `kept-after-412-and-416`, `length-instead-of-chunks` and `preconditions`. A server behind sees one request more.",
         reason: Reason::Rfc("RFC 9112, section 9.3.2: each of them is answered"),
         before: None,
         matches: |seen| {
@@ -26,7 +28,8 @@ pub(super) const HEADS: &[Rule] = &[
                     more(seen, "behind 0: requests ").is_some_and(|more| more <= behind)
                         || more(seen, "log: lines ") == Some(behind)
                 }
-                _ => false,
+                // The server behind has answered one request more, so that all others have its next answers.
+                _ => behind > 0 && is_of_traffic(seen) && counts_differ(seen),
             }
         },
     },
@@ -82,7 +85,14 @@ pub(super) const HEADS: &[Rule] = &[
             let is_counted = seen.is("log: $body_bytes_sent")
                 && matches!(numbers, (Ok(a), Ok(b)) if a == b + INTERIM.len());
             let is_missing = seen.is("event 100 missing");
-            sent(seen).any(expects)
+            let is_asked = |step: &Step| match step {
+                Step::Request { request, .. } => {
+                    let mut fields = request.fields.iter();
+                    fields.any(|(name, _)| name == "Expect")
+                }
+                _ => false,
+            };
+            (sent(seen).any(expects) || seen.case.talk.iter().any(is_asked))
                 && (is_counted || is_missing || (seen.is("bytes") && any_events(seen, is_one)))
         },
     },
@@ -259,7 +269,7 @@ fn lengths_of_heads<'a>(seen: &Seen<'a>, line: &'a str) -> impl Iterator<Item = 
     })
 }
 
-/// True when nginx's content is that of Weir with a number at its end.
+/// True when nginx's content is that of Weir with a number in it.
 fn tells_next_read(a: &Event, b: &Event) -> bool {
     let last = |text: &[u8]| {
         let text = String::from_utf8_lossy(text).into_owned();
@@ -270,6 +280,12 @@ fn tells_next_read(a: &Event, b: &Event) -> bool {
         (Event::Bytes(a), Event::Bytes(b)) => (last(a), last(b)),
         _ => return false,
     };
-    let rest = a.strip_prefix(&b).unwrap_or("");
-    !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit())
+    // Wherever the text has it.
+    let pairs = a.bytes().zip(b.bytes());
+    let at = pairs.take_while(|(a, b)| a == b).count();
+    let more = a.len().saturating_sub(b.len());
+    let number = a.get(at..at + more).unwrap_or("");
+    !number.is_empty()
+        && number.bytes().all(|byte| byte.is_ascii_digit())
+        && a.get(at + more..) == b.get(at..)
 }

@@ -76,7 +76,7 @@ pub(super) const LUA: &[Rule] = &[
                 .iter()
                 .any(|word| seen.difference.class.contains(word))
                 && of_object.iter().any(|word| oracle.contains(word));
-            seen.is("script: ")
+            (seen.is("script: ") || seen.is("field "))
                 && (is_made
                     || (oracle.contains("0x")
                         && without_addresses(oracle) == without_addresses(weir)))

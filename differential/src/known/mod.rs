@@ -17,6 +17,7 @@ mod lua;
 mod page;
 mod passing;
 mod rules;
+mod seldom;
 mod sent_pages;
 mod tls;
 
@@ -32,6 +33,7 @@ use leftovers::LEFTOVERS;
 use lua::{LUA, LUA_CHANGES};
 use passing::PASSING;
 use rules::RULES;
+use seldom::SELDOM;
 use sent_pages::SENT_PAGES;
 use tls::TLS;
 
@@ -116,6 +118,7 @@ pub fn choices() -> impl Iterator<Item = &'static Rule> {
         .chain(GRPC)
         .chain(LEFTOVERS)
         .chain(LUA)
+        .chain(SELDOM)
 }
 
 /// The rule that knows a difference.

@@ -272,11 +272,11 @@ pub(super) const RULES: &[Rule] = &[
         reason: Reason::Chance("it distinguishes users and has no other meaning"),
         before: None,
         matches: |seen| {
-            let is_mark = |text: &str| text.starts_with("u=") || text.starts_with("uid=");
+            let name = |text: &str| text.split_once('=').map(|(name, _)| name.to_owned());
             seen.has("userid")
                 && seen.is("field Set-Cookie")
-                && is_mark(&seen.difference.oracle)
-                && is_mark(&seen.difference.weir)
+                && seen.difference.oracle.len() == seen.difference.weir.len()
+                && name(&seen.difference.oracle) == name(&seen.difference.weir)
         },
     },
     Rule {
@@ -389,14 +389,17 @@ pub(super) const RULES: &[Rule] = &[
         reason: Reason::Rfc("RFC 4918, section 9.7.1"),
         before: None,
         matches: |seen| {
-            let follows = ["status 500 409", "event closed kept", "log: $"];
+            let follows = ["status 500 ", "event closed kept", "log: $"];
             let is_error = seen.is("error log: ")
                 && (seen.difference.oracle.contains("rename() ")
                     || seen.difference.weir.contains("rename() "));
             seen.has("dav_methods")
                 && (is_error
                     || (follows.iter().any(|class| seen.is(class))
-                        && any_pair(seen, |a, b| (a.status, b.status) == (500, 409))))
+                        && any_pair(seen, |a, b| {
+                            a.status == 500
+                                && (b.status == 409 || seen.has("error_page") && b.status != 500)
+                        })))
         },
     },
     Rule {

@@ -15,7 +15,7 @@ pub fn read(protocol: Protocol, wire: &mut Wire) -> Option<Received> {
         Protocol::Scgi => scgi(wire),
         Protocol::Memcached => memcached(wire),
         // Frames need what came before them: `grpc`.
-        Protocol::Tcp | Protocol::Udp | Protocol::Grpc => bytes(wire),
+        Protocol::Tcp | Protocol::Udp | Protocol::Dns | Protocol::Grpc => bytes(wire),
     };
     if read.is_none() && !wire.bytes.is_empty() {
         return Some(Received {
@@ -27,8 +27,14 @@ pub fn read(protocol: Protocol, wire: &mut Wire) -> Option<Received> {
     read
 }
 
+/// In front of bytes of FastCGI that are records already, whole or not.
+pub const RAW: u8 = 0;
+
 /// Packs a part of an answer.
 pub fn wrap(protocol: Protocol, bytes: &[u8]) -> Vec<u8> {
+    if let (Protocol::FastCgi, Some((&RAW, records))) = (protocol, bytes.split_first()) {
+        return records.to_vec();
+    }
     if protocol != Protocol::FastCgi {
         return bytes.to_vec();
     }

@@ -4,6 +4,7 @@
 
 pub(crate) mod certificates;
 pub mod client;
+mod dns;
 pub mod gateway;
 mod grpc;
 pub mod http2;

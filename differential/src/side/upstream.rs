@@ -12,7 +12,7 @@ use rustix::net::sockopt::set_socket_linger;
 use crate::case::fill::Places;
 use crate::case::{Act, Protocol, Upstream};
 
-use super::{gateway, grpc};
+use super::{dns, gateway, grpc};
 
 /// A request as a server behind saw it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -91,9 +91,12 @@ impl Behind {
             places: places.clone(),
             shared,
         };
-        behind.thread = Some(if upstream.protocol == Protocol::Udp {
+        behind.thread = Some(if takes_datagrams(upstream.protocol) {
             let socket = UdpSocket::bind((places.address, port)).map_err(failed)?;
-            std::thread::spawn(move || script.datagrams(&socket))
+            std::thread::spawn(move || match script.upstream.protocol {
+                Protocol::Dns => script.names(&socket),
+                _ => script.datagrams(&socket),
+            })
         } else {
             let listener = TcpListener::bind((places.address, port)).map_err(failed)?;
             std::thread::spawn(move || script.accept(&listener))
@@ -130,7 +133,7 @@ impl Behind {
             return;
         };
         // It waits for a connection: this is one.
-        if self.protocol == Protocol::Udp {
+        if takes_datagrams(self.protocol) {
             let waker = UdpSocket::bind((self.address, 0));
             let _ = waker.and_then(|socket| socket.send_to(b"", (self.address, self.port)));
         } else {
@@ -157,6 +160,10 @@ impl Drop for Behind {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+fn takes_datagrams(protocol: Protocol) -> bool {
+    matches!(protocol, Protocol::Udp | Protocol::Dns)
 }
 
 #[derive(Clone)]
@@ -293,6 +300,25 @@ impl Script {
                     }
                     Act::Close | Act::Reset | Act::Silence => break,
                 }
+            }
+        }
+    }
+
+    /// Answers queries from the zone; without one it says nothing.
+    fn names(self, socket: &UdpSocket) {
+        let mut buffer = [0; 65536];
+        while let Ok((count, from)) = socket.recv_from(&mut buffer) {
+            if self.shared.stop.load(Ordering::SeqCst) {
+                return;
+            }
+            let Some(asked) = dns::question(&buffer[..count]) else {
+                continue;
+            };
+            // Not noted: how often a name is asked for is no promise.
+            if let Some(Act::Send(zone)) = self.acts(0).first() {
+                let zone = self.places.text(&String::from_utf8_lossy(&zone.bytes()));
+                let answer = asked.answer(&zone);
+                let _ = socket.send_to(&answer.unwrap_or_default(), from);
             }
         }
     }
