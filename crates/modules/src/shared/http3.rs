@@ -67,6 +67,7 @@ impl<S: Http2Profile> Http3Exchange<S> {
             self.encoder.pseudo(name, value, out);
         }
         for (known, name, value) in fields.iter_known() {
+            // They must not be guessable by the size of what is sent (RFC 9204, section 7.1).
             let secrecy = match known {
                 KnownField::Authorization | KnownField::Cookie => FieldSecrecy::Secret,
                 _ => FieldSecrecy::Open,
@@ -166,6 +167,7 @@ impl<S: Http2Profile> UpstreamProtocol for Http3Exchange<S> {
             (b":path", &request.path),
         ];
         self.write_section(&pseudo, &request.fields, out);
+        // Put back for another try, which is the same request on another connection.
         self.request = request;
         self.is_fixed_sent = false;
     }
@@ -179,6 +181,7 @@ impl<S: Http2Profile> UpstreamProtocol for Http3Exchange<S> {
             return;
         }
         self.is_fixed_sent = true;
+        // An empty DATA frame would only cost bytes: the end of the stream ends the request.
         if let Some(content) = self.request.content.as_ref().filter(|all| !all.is_empty()) {
             frame::write_data_head(content.len() as u64, out);
             out.extend_from_slice(content);
@@ -251,6 +254,7 @@ impl<S: Http2Profile> UpstreamProtocol for Http3Exchange<S> {
         }
         let (event, used) = self.reader.next_event(input).map_err(frame_fault)?;
         match event {
+            // Frames of unknown types are skipped wherever they stand (RFC 9114, section 9).
             H3Event::More | H3Event::Unknown { .. } => Ok(ChunkPiece::Data(used..used)),
             H3Event::Data { bytes, .. } => {
                 let length = bytes.len();
@@ -274,6 +278,7 @@ impl<S: Http2Profile> UpstreamProtocol for Http3Exchange<S> {
     }
 
     fn end_of_input(&mut self) -> Result<(), ProtocolFault> {
+        // A stream that ends within a frame, or before the content that was announced, is a response cut off.
         self.reader.finish().map_err(frame_fault)?;
         self.response.check_end()?;
         self.has_ended = true;

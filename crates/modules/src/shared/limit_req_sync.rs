@@ -120,9 +120,11 @@ impl ZoneSync {
             None => equal_weight(self.members()),
             Some(shares) => shares.note_asked(key, count, || self.members()),
         };
+        // A rate of 0 would never empty the bucket: a member with the smallest share passes a request now and then.
         let (own_rate, own_burst) = (scaled(rate, weight).max(1), scaled(burst, weight));
         match buckets.pour(key, own_rate, own_burst, count, now) {
             PourResult::Excess(excess) => {
+                // Only what has passed is reported to Redis. What was refused is demand, which was noted above.
                 if let (Some(shares), CountMode::Now) = (shares, count) {
                     shares.note_passed(key);
                 }
@@ -158,6 +160,7 @@ impl KeyShares {
 
     fn note_asked(&self, key: &[u8], count: CountMode, members: impl Fn() -> usize) -> u32 {
         let mut table = self.tables.lock(key);
+        // A new key begins with an equal part: nothing is known yet of what the other members are asked for.
         if table.get(key).is_none() {
             table.insert(key.into(), RateShare::new(members()));
         }
@@ -191,9 +194,11 @@ impl KeyShares {
                             group.push((Arc::clone(key), report));
                         }
                     }
+                    // Neither asked for nor owed anything: the next request begins anew.
                     None => ended.push(Arc::clone(key)),
                 }
             }
+            // The table cannot change while it is walked.
             for key in ended {
                 table.remove(&key);
             }
@@ -235,6 +240,7 @@ pub(crate) async fn report_shares(zone: Arc<ReqZone>) {
                     shares.leases.fetch_add(replies.len() as u64, Relaxed);
                     take_replies(buckets, declared.rate, &group, &replies);
                 }
+                // The client logs why, once. Requests go on with the part of one member among those that are known.
                 Err(_) => {
                     shares.rounds_without.fetch_add(1, Relaxed);
                     shares.fall_back(&group, sync.members());
@@ -268,6 +274,7 @@ async fn report(
         command = command.number(report.taken).number(report.demand);
     }
     let reply = client.ask(command).await?;
+    // A reply that is not as the script gives it comes from another script, or from something that is no Redis.
     let replies = elements_of(&reply)
         .iter()
         .filter_map(|one| match elements_of(one) {

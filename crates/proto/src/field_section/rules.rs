@@ -52,7 +52,7 @@ fn ends_line(word: [u8; 8]) -> u64 {
     let word = u64::from_le_bytes(word);
     // Borrows go only upwards from a byte that is 0, so that the sum of all bits is right.
     let zero = |word: u64| word.wrapping_sub(ONES) & !word & (ONES << 7);
-    zero(word) | zero(word ^ ONES * b'\r' as u64) | zero(word ^ ONES * b'\n' as u64)
+    zero(word) | zero(word ^ (ONES * b'\r' as u64)) | zero(word ^ (ONES * b'\n' as u64))
 }
 
 /// Whether whitespace surrounds `value` (RFC 9113, section 8.2.1): HTTP/1 would lose it.
