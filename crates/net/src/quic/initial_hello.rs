@@ -82,8 +82,9 @@ impl HelloCollector {
     /// what follows it.
     fn next_initial<'a>(&self, datagram: &'a [u8]) -> Option<(&'a [u8], usize, &'a [u8])> {
         let mut cursor = PacketCursor(datagram);
-        // A long header of the type Initial (RFC 9000, section 17.2.2).
-        if cursor.byte()? & 0xf0 != 0xc0 || cursor.bytes(4)? != VERSION.to_be_bytes() {
+        // A long header of the type Initial (RFC 9000, section 17.2.2). The fixed bit says nothing: a client that remembers
+        // our parameters, as for early data, may clear it (RFC 9287, section 3.1).
+        if cursor.byte()? & 0xb0 != 0x80 || cursor.bytes(4)? != VERSION.to_be_bytes() {
             return None;
         }
         let length = cursor.byte()?;
@@ -190,6 +191,26 @@ mod tests {
                 collector.pieces.push((from, piece));
             }
             assert_eq!(collector.assemble(), HelloProgress::Complete(hello.clone()));
+        }
+    }
+
+    #[test]
+    fn a_hello_is_read_whatever_the_fixed_bit_is() {
+        let hello = [1, 0, 0, 2, 8, 9];
+        for first in [0xc0, 0x80] {
+            let mut collector = collector();
+            let header = [&[first, 0, 0, 0, 1, 8][..], &[7; 8], &[0, 0, 0x40, 30, 0]].concat();
+            let frame = [&[6, 0, 6][..], &hello, &[0; 4]].concat();
+            let mut packet = [&header[..], &frame, &[0; 16]].concat();
+            let keys = &collector.keys;
+            keys.packet.remote.encrypt(0, &mut packet, header.len());
+            keys.header.remote.encrypt(header.len() - 1, &mut packet);
+            let progress = collector.take_datagram(&packet);
+            assert_eq!(
+                progress,
+                HelloProgress::Complete(hello.to_vec()),
+                "{first:x}"
+            );
         }
     }
 
