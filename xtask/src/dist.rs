@@ -63,20 +63,21 @@ impl DistBuild {
             Some(platform) => split_platform(platform),
             None => ("", None),
         };
-        match glibc {
-            // The headers and stubs of each glibc come with zig, whose C compiler also links.
-            Some(_) if shell::is_installed("cargo-zigbuild") => {
-                cargo.arg("zigbuild");
-                // LuaJIT's makefile links its own program, and zig's compiler does not add the unwinder by itself.
-                cargo.env("TARGET_LIBS", "-lunwind");
+        // The headers and stubs of each glibc come with zig, whose C compiler also links. And those of musl with an unwinder: a
+        // distribution's gcc has one that needs glibc.
+        if glibc.is_some() || triple.ends_with("-musl") {
+            if !shell::is_installed("cargo-zigbuild") {
+                let need = "needs zig: pip install cargo-zigbuild ziglang";
+                return Err(format!(
+                    "{}: {need}",
+                    self.platform.as_deref().unwrap_or(triple)
+                ));
             }
-            Some(_) => {
-                let need = "a version of glibc needs zig: pip install cargo-zigbuild ziglang";
-                return Err(need.to_owned());
-            }
-            None => {
-                cargo.arg("build");
-            }
+            cargo.arg("zigbuild");
+            // LuaJIT's makefile links its own program, and zig's compiler does not add the unwinder by itself.
+            cargo.env("TARGET_LIBS", "-lunwind");
+        } else {
+            cargo.arg("build");
         }
         cargo.args(["--locked", "--profile", "dist", "--package", "weir"]);
         cargo.arg("--target-dir").arg(&self.target);
