@@ -50,7 +50,12 @@ pub fn print(case: &Case) -> String {
         }
     }
     for file in &case.files {
-        let _ = writeln!(out, "[file {}]\n{}", file.path, file.content);
+        // A name may have a line feed in it.
+        let path = match file.path.contains(|c: char| c.is_ascii_control()) {
+            true => Content::new(&file.path).to_string(),
+            false => file.path.clone(),
+        };
+        let _ = writeln!(out, "[file {path}]\n{}", file.content);
     }
     for upstream in &case.upstreams {
         let name = PROTOCOLS
@@ -191,7 +196,13 @@ fn finish(case: &mut Case, section: Option<(String, usize, String)>) -> Result<(
         "http" => case.http = nodes()?,
         "stream" => case.stream = nodes()?,
         "file" => case.files.push(File {
-            path: name.to_owned(),
+            path: match name.starts_with('"') {
+                true => {
+                    let path = Content::parse(name).map_err(located)?.bytes();
+                    String::from_utf8(path).map_err(|error| located(error.to_string()))?
+                }
+                false => name.to_owned(),
+            },
             content: Content::parse(&body).map_err(located)?,
         }),
         "upstream" => case.upstreams.push(upstream(name, &body).map_err(located)?),

@@ -237,7 +237,7 @@ impl Generator for Shown {
         ));
         text.push_str(&format!(
             "location ~ ^/x/(.)/(?<n2>.*)$ {{ {} return 200 \"{}\\n\"; }}\n",
-            line_of(dice).replace("return", "#"),
+            unless_return(line_of(dice)),
             values(dice, 4)
         ));
         text.push_str(&format!("location = /a.txt {{ access_log access.log differential; {} add_trailer X-T \"{}\" always; }}\n}}\n", log(dice), values(dice, 1)));
@@ -315,6 +315,14 @@ fn values(dice: &mut Dice, most: usize) -> String {
         text.push('|');
     }
     text
+}
+
+/// A line, or none where it would answer before the `return` behind it.
+fn unless_return(line: String) -> String {
+    match line.starts_with("return") {
+        true => String::new(),
+        false => line,
+    }
 }
 
 fn line_of(dice: &mut Dice) -> String {
