@@ -55,6 +55,9 @@ impl HeadParser {
                 .map_err(|bad| bad.log_line())?
             {
                 ResponseProgress::Partial => return Ok(None),
+                ResponseProgress::NotHttp if has_other_version(buf) => {
+                    return Err(b"upstream sent invalid status line".to_vec());
+                }
                 // What only looks like a status line is passed over as a field, as in nginx.
                 ResponseProgress::NotHttp => *self = HeadParser::new(CgiStatusLine::Never),
                 ResponseProgress::Complete(length) => {
@@ -71,6 +74,19 @@ impl HeadParser {
     /// Resets the parser for the next response.
     pub fn reset(&mut self) {
         *self = HeadParser::new(self.status_line);
+    }
+}
+
+/// Whether it begins with a status line of a version that is not HTTP/1: what follows may mean something else.
+fn has_other_version(buf: &[u8]) -> bool {
+    match buf
+        .strip_prefix(b"HTTP/")
+        .and_then(|rest| rest.first_chunk::<3>())
+    {
+        Some([major, b'.', minor]) => {
+            *major != b'1' && major.is_ascii_digit() && minor.is_ascii_digit()
+        }
+        _ => false,
     }
 }
 

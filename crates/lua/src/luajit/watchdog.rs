@@ -272,7 +272,8 @@ struct ThreadPulse {
     /// Incremented at the start and end of each run: odd while Lua code runs. The same odd number
     /// at two checks means that one run has lasted that long.
     turn: AtomicU64,
-    thread: libc::pthread_t,
+    /// A `pthread_t`, as a number: in musl it is a pointer, which the list could not hold.
+    thread: usize,
 }
 
 /// Removes a thread's pulse from the list when the thread ends.
@@ -309,7 +310,7 @@ fn register() -> Arc<ThreadPulse> {
     let pulse = Arc::new(ThreadPulse {
         turn: AtomicU64::new(0),
         // SAFETY: asks for the calling thread's own name.
-        thread: unsafe { libc::pthread_self() },
+        thread: unsafe { libc::pthread_self() } as usize,
     });
     lock_pulses().push(Arc::clone(&pulse));
     pulse
@@ -346,7 +347,7 @@ fn wake_if_asleep() {
 
 /// The watchdog's thread.
 fn watch_loops() {
-    let mut seen: Vec<(libc::pthread_t, u64)> = Vec::new();
+    let mut seen: Vec<(usize, u64)> = Vec::new();
     let mut idle = 0;
     loop {
         if idle > IDLE_CHECKS {
@@ -359,14 +360,14 @@ fn watch_loops() {
             ));
         }
         let pulses = lock_pulses();
-        let now: Vec<(libc::pthread_t, u64)> = pulses
+        let now: Vec<(usize, u64)> = pulses
             .iter()
             .map(|pulse| (pulse.thread, pulse.turn.load(Ordering::Relaxed)))
             .collect();
         for pulse in &now {
             if pulse.1 % 2 == 1 && seen.contains(pulse) {
                 // SAFETY: the thread takes its pulse off the list, under this lock, before it ends.
-                unsafe { libc::pthread_kill(pulse.0, SIGNAL) };
+                unsafe { libc::pthread_kill(pulse.0 as libc::pthread_t, SIGNAL) };
             }
         }
         drop(pulses);
