@@ -119,7 +119,18 @@ impl CacheRequest {
     ) -> Option<(CachedObject, Arc<StoredHead>)> {
         // The lookup goes by the primary key, so the keys are exchanged for its duration.
         let key_of_head = std::mem::replace(&mut self.primary, key_of_get);
-        let found = self.find_entry(request, now_ms).await;
+        let mut found = self.find_entry(request, now_ms).await;
+        if let EntryContent::Committing(_) = found.content {
+            // Its last byte is there, so the commit takes no longer than the disk. The origin would be asked twice otherwise.
+            let key = &found.at.key;
+            let committed = async {
+                while self.store.completed_fill(key).is_some() {
+                    self.store.flush().await;
+                }
+            };
+            let _ = rt::timeout(COMMIT_WAIT, committed).await;
+            found = self.find_entry(request, now_ms).await;
+        }
         self.primary = key_of_head;
         match found.content {
             EntryContent::Stored(lookup) => self.fresh(lookup, now_ms),
