@@ -6,10 +6,10 @@ use std::process::Command;
 use crate::SimulationFlags;
 use crate::workload::run_seed;
 
-/// One in so many seeds runs twice, and must have the same events.
+/// One seed in this number runs twice, and must have the same events.
 const TWICE: u64 = 8;
 
-/// The faults that must have been put in by the time so many seeds have run.
+/// The faults that must have been put in by the time this number of seeds has run.
 const FAULTS_AFTER: u64 = 60;
 const FAULTS: [&str; 18] = [
     "client leaves",

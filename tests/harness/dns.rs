@@ -23,7 +23,7 @@ pub struct Dns {
 pub enum Answer {
     /// These are its addresses, for so many seconds.
     Addresses(Vec<IpAddr>, u32),
-    /// These are the servers of a service (SRV): the first one is `0.servers.test`, and so on, for so many seconds.
+    /// These are the servers of a service (SRV): the first one is `0.servers.test`, and so on, valid for this number of seconds.
     Services(Vec<(IpAddr, u16)>, u32),
     /// This response code: 2 is a failure, 3 says that there is no such name.
     Code(u8),

@@ -611,7 +611,7 @@ fn limited(count: usize, zone: &str, limit: &str, redis: Option<u16>) -> (Vec<Se
     (servers, peers)
 }
 
-/// How many of so many requests pass.
+/// How many of this number of requests pass.
 fn passed(server: &Server, requests: usize) -> usize {
     (0..requests)
         .filter(|_| server.get("/").status == 200)

@@ -550,7 +550,7 @@ fn space_is_bounded_and_what_is_used_stays() {
     let path = directory.0.clone();
     let mut small = options(&path);
     small.max_size = 8 * 1024 * 1024;
-    let store = CacheStore::open(small, NOW).unwrap();
+    let store = CacheStore::open(small, NOW).expect("the store opens");
     let watched = store.clone();
     run(async move {
         let store = watched;
@@ -587,7 +587,7 @@ fn what_a_soft_purge_has_hit_stays_stale_when_it_is_moved() {
     let path = directory.0.clone();
     let mut small = options(&path);
     (small.max_size, small.segment_size) = (200 * 1024, Some(8 * 1024));
-    let store = CacheStore::open(small, NOW).unwrap();
+    let store = CacheStore::open(small, NOW).expect("the store opens");
     let watched = store.clone();
     run(async move {
         let (store, soft) = (watched, CacheKey::new(b"soft"));
@@ -636,7 +636,7 @@ fn a_vanished_directory_is_told_and_nothing_stops() {
     let path = directory.0.clone();
     let mut small = options(&path);
     small.segment_size = Some(64 * 1024);
-    let store = CacheStore::open(small, NOW).unwrap();
+    let store = CacheStore::open(small, NOW).expect("the store opens");
     fs::remove_dir_all(&path).unwrap();
     run(async move {
         let FillStart::Started(mut writer, mut follower) = store.join_or_start_fill(

@@ -27,7 +27,7 @@ use driven_store::DrivenStore;
 use history::{KEYS, StoreStep, random_history, written_histories};
 use model::{Found, StoreFacts};
 
-/// One in so many states crashes again during its recovery.
+/// One state in this number crashes again during its recovery.
 const CRASHES_AGAIN: usize = 200;
 
 /// How long a history may be shortened.
@@ -51,7 +51,7 @@ struct BrokenPromise {
     text: String,
 }
 
-/// What was known when so many changes were made.
+/// What was known when this number of changes had been made.
 #[derive(Clone)]
 struct HistoryMark {
     changes: usize,

@@ -74,7 +74,7 @@ impl SimulatedClient {
         self.ledger.state().clients_left -= 1;
     }
 
-    /// A connection with so many requests.
+    /// A connection with this number of requests.
     async fn connection(&mut self, requests: usize) -> io::Result<()> {
         let address = SocketAddress::Inet(self.plan.server);
         let socket = StreamSocket::connect(&address).await?;

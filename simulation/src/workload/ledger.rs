@@ -38,7 +38,7 @@ pub(crate) struct OriginResource {
     pub(crate) has_etag: bool,
     /// How long its head takes, in milliseconds.
     pub(crate) delay_ms: u64,
-    /// It changes once in so many responses.
+    /// It changes once in this number of responses.
     pub(crate) changes: usize,
 }
 

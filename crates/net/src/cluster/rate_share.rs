@@ -74,7 +74,7 @@ pub struct RateReport {
     pub demand: u64,
 }
 
-/// The part that each of so many members has if nothing is known of the others.
+/// The part of each of this number of members if nothing is known of the others.
 pub fn equal_weight(members: usize) -> u32 {
     let members = u32::try_from(members.max(1)).unwrap_or(u32::MAX);
     // Rounded up: a burst of 30 for three members is 10 for each, and not a little less.
@@ -252,7 +252,7 @@ mod tests {
         asked: u64,
     }
 
-    /// Ten seconds of requests at three members, so many in a second at each; `is_away` says when Redis is.
+    /// Ten seconds of requests at three members, this number in a second at each; `is_away` says when Redis is.
     fn run(
         mut chance: u64,
         demands: [u64; 3],

@@ -336,7 +336,7 @@ impl QuicEndpoint {
         let Some(id) = destination_id(datagram.content) else {
             return;
         };
-        // Nobody else shares the socket.
+        // A client's socket has one connection.
         if self.is_client {
             return self.take_datagram(datagram);
         }

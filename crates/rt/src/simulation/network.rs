@@ -28,9 +28,9 @@ const BACKLOG: i32 = 511;
 /// How much goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkWeather {
-    /// One wire in so many breaks; 0: none does.
+    /// One wire in this number breaks; 0: none does.
     pub breaks: u64,
-    /// One connection in so many is refused, or never comes to be; 0: none.
+    /// One connection in this number is refused, or never comes to be; 0: none.
     pub refusals: u64,
     /// Pieces are small, and take long.
     pub is_slow: bool,
@@ -136,7 +136,7 @@ fn inode(socket: impl AsFd) -> Option<u64> {
 pub(crate) enum ConnectFate {
     Refused,
     NeverArrives,
-    /// After so many nanoseconds.
+    /// After this number of nanoseconds.
     Arrives(u64),
 }
 

@@ -30,7 +30,7 @@ pub(super) struct WirePlan {
     pub(super) piece: usize,
     /// ... and the most that are under way.
     pub(super) window: usize,
-    /// In this direction, after so many bytes, it breaks.
+    /// The number of bytes in this direction after which it breaks.
     pub(super) breaks: Option<(usize, u64, WireBreak)>,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Wire {
     pipes: [WirePipe; 2],
 }
 
-/// After so many bytes in one direction, pieces are at most as long as this.
+/// After this number of bytes in one direction, pieces are at most as long as this.
 const SMALL_PIECES: u64 = 2_000;
 const BODY_PIECE: usize = 32 * 1024;
 
