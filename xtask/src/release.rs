@@ -307,7 +307,7 @@ fn debs(out: &Path, binary: &Path, quick: bool) -> Outcome {
     let mut flags = vec!["--binary".to_owned(), binary.display().to_string()];
     flags.extend(quick.then(|| "--uncompressed".to_owned()));
     deb::run(&mut Flags::new(flags.into_iter()))?;
-    let ending = format!("_{VERSION}_{}.deb", image::architecture(binary)?);
+    let endings = ["all", image::architecture(binary)?].map(|kind| format!("_{VERSION}_{kind}.deb"));
     for entry in fs::read_dir(shell::target().join("deb"))
         .map_err(|error| error.to_string())?
         .flatten()
@@ -315,7 +315,10 @@ fn debs(out: &Path, binary: &Path, quick: bool) -> Outcome {
         let path = entry.path();
         let name = path.file_name().unwrap_or_default().to_owned();
         // Those of other architectures and versions may lie there, too.
-        if name.to_string_lossy().ends_with(&ending) {
+        if endings
+            .iter()
+            .any(|ending| name.to_string_lossy().ends_with(ending))
+        {
             copy(&path, &out.join(name))?;
         }
     }
