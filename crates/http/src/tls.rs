@@ -24,6 +24,7 @@ use crate::http_site::{FrozenHttp, HandshakeAbility, HttpSite, ServerId};
 use crate::listen::ListenEndpoint;
 use crate::log_phase::{self, ObservedHandshake};
 use crate::module::{HandshakeRefused, SessionStorage, internal_status};
+use crate::quic::reach_advice;
 use crate::request::Request;
 
 /// The result of the handshake on a connection.
@@ -61,7 +62,10 @@ pub(crate) async fn accept_tls(
             http.counters
                 .count_handshake(session.protocol(), session.is_resumed());
             let end = match session.is_resumed() {
-                true => ObservedHandshake::Resumed,
+                true => {
+                    reach_advice::note_return(http, site, endpoint);
+                    ObservedHandshake::Resumed
+                }
                 false => ObservedHandshake::Full,
             };
             log_phase::observe_handshake(site, client.first_server(), end);
