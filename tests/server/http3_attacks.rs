@@ -139,7 +139,10 @@ fn a_header_block_that_stands_for_much_more() {
         let answer = quic.read(&mut stream).expect("no reset");
         // nginx's page for it.
         let text = String::from_utf8_lossy(&answer).into_owned();
-        assert!(text.contains("Request Header Or Cookie Too Large"), "{text}");
+        assert!(
+            text.contains("Request Header Or Cookie Too Large"),
+            "{text}"
+        );
         let mut message = frame(1, &block(&fields));
         message.extend(frame(0, b"content"));
         message.extend(bomb(&[]));

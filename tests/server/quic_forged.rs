@@ -4,6 +4,7 @@
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use quinn::crypto::rustls::QuicClientConfig;
@@ -225,6 +226,22 @@ impl ForgedClient {
         });
     }
 
+    /// Sends such packets until something has happened.
+    fn send_until(
+        &self,
+        has_happened: impl Fn() -> bool,
+        next: impl FnMut() -> Vec<u8> + Send + 'static,
+    ) {
+        *self.forgery.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(next));
+        self.quic.run(async {
+            let (mut send, _receive) = self.quic.connection.open_bi().await.expect("it is open");
+            send.write_all(&[0; WRITTEN]).await.expect("it is open");
+            while !has_happened() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+    }
+
     /// From now on packets are what the library makes them.
     fn stop_forging(&self) {
         *self.forgery.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -297,14 +314,18 @@ fn frames_that_ask_for_answers_do_not_pile_up() {
     is_unharmed(&server, before);
     let client = ForgedClient::connect(&server);
     let mut number = 0_u32;
-    client.send(3, move || {
+    let next = move || {
         number += 1;
         let [_, high, middle, low] = number.to_be_bytes();
         let number = [0x80, high, middle, low];
+        let id = [high, middle, low, 1, 2, 3, 4, 5];
         // NEW_CONNECTION_ID: its number, which all before it retire, an id and a token.
-        let frame = [&[0x18][..], &number, &number, &[8], &[high, middle, low, 1, 2, 3, 4, 5]];
-        [&frame.concat()[..], &[low; 16]].concat()
-    });
+        let frame = [&[0x18][..], &number, &number, &[8], &id, &[low; 16]];
+        frame.concat()
+    };
+    // The last word of the server goes to an id that the library has never heard of.
+    let is_refused = || server.read("error.log").contains("too many retired CIDs");
+    client.send_until(is_refused, next);
     is_unharmed(&server, before);
 }
 
@@ -329,7 +350,12 @@ fn frames_that_are_not_allowed_end_the_connection() {
         (&[0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff], 0x7),
         // An id that was never issued is retired; a new one retires what is newer than itself.
         (&[0x19, 0x7f, 0xff], 0xa),
-        (&[0x18, 5, 6, 4, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0xa),
+        (
+            &[
+                0x18, 5, 6, 4, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            ],
+            0x7,
+        ),
         // What only servers say: NEW_TOKEN, HANDSHAKE_DONE.
         (&[0x07, 1, b'x'], 0xa),
         (&[0x1e], 0xa),
@@ -353,15 +379,24 @@ fn a_request_from_an_address_that_is_not_validated_has_the_former_one() {
     }
     let server = server();
     let client = ForgedClient::connect(&server);
-    let port = client.quic.endpoint.local_addr().expect("it is bound").port();
+    let port = client
+        .quic
+        .endpoint
+        .local_addr()
+        .expect("it is bound")
+        .port();
     let (mut send, mut receive) = client.quic.open();
     assert_ne!(rebind(&client.quic), port);
     let request = head("GET", &[]);
     // STREAM with length and end, of stream 0, and nothing else: no acknowledgement, no PATH_RESPONSE.
     let frame = [&[0x0b, 0][..], &varint(request.len() as u64), &request].concat();
-    *client.forgery.lock().unwrap_or_else(PoisonError::into_inner) =
-        Some(Box::new(move || frame.clone()));
-    client.quic.run(async { send.write_all(&[0; 1000]).await.expect("it is open") });
+    *client
+        .forgery
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner) = Some(Box::new(move || frame.clone()));
+    client
+        .quic
+        .run(async { send.write_all(&[0; 1000]).await.expect("it is open") });
     let answer = client.quic.read(&mut receive).expect("no reset");
     assert!(answer.ends_with(format!("here {port}").as_bytes()));
 }

@@ -325,10 +325,9 @@ impl QuicClients {
             for datagram in memory[..meta.len].chunks(meta.stride.max(1)) {
                 let ecn = meta.ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn as u8));
                 let (datagram, mut answer) = (BytesMut::from(datagram), Vec::new());
-                let event =
-                    place
-                        .endpoint
-                        .handle(now, meta.addr, None, ecn, datagram, &mut answer);
+                let event = place
+                    .endpoint
+                    .handle(now, meta.addr, None, ecn, datagram, &mut answer);
                 if let Some(DatagramEvent::ConnectionEvent(handle, event)) = event
                     && let Some(&index) = place.clients.get(&handle)
                 {

@@ -267,7 +267,9 @@ fn pass(socket: &UnixDatagram, conditions: PathConditions, control: &RelayContro
             *last ^= 0x55;
         }
         let age = began.get_or_insert_with(Instant::now).elapsed();
-        let is_dark = age.checked_sub(DARK_AFTER).is_some_and(|dark| dark < conditions.dark);
+        let is_dark = age
+            .checked_sub(DARK_AFTER)
+            .is_some_and(|dark| dark < conditions.dark);
         let arrivals = match is_dark {
             true => Vec::new(),
             false => direction.arrivals(length, &conditions),

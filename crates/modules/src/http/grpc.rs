@@ -20,8 +20,8 @@ use proto::KnownField;
 
 use crate::shared::gateway::{GatewayPass, GatewaySchemes, connection_tag};
 use crate::shared::http2::Http2Exchange;
-use crate::shared::streamed_request::{StreamProfile, StreamedRequest};
 use crate::shared::request_fields::{FieldDirectives, FieldPlan};
+use crate::shared::streamed_request::{StreamProfile, StreamedRequest};
 use crate::shared::upstream_rows::{PrefixedRows, ProtocolSettings};
 
 pub(crate) static MODULE: HttpModule = HttpModule {

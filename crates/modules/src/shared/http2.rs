@@ -15,9 +15,9 @@ use http::upstream::{
 };
 use proto::KnownField;
 use proto::fields::Fields;
+use proto::h2::ErrorCode;
 use proto::h2::client::{ClientError, H2ClientConnection, OutgoingHead, ResponseEvent};
 use proto::h2::frame::{self, FrameHead, HEAD_LENGTH, MAX_FRAME_SIZE_DEFAULT};
-use proto::h2::ErrorCode;
 use proto::message::ResponseHead;
 
 use super::stream_response::{MAX_LIST, StreamResponse, check_trailer, store_field};
