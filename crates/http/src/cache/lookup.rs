@@ -110,16 +110,16 @@ impl CacheRequest {
         }
     }
 
-    /// The stored response to GET, if it may answer HEAD: fresh and complete.
+    /// The stored response to GET, if it may answer HEAD: fresh and complete. Moves the time on if it has to wait.
     pub(super) async fn find_for_head(
         &mut self,
         request: &Request,
         key_of_get: CacheKey,
-        now_ms: u64,
+        now_ms: &mut u64,
     ) -> Option<(CachedObject, Arc<StoredHead>)> {
         // The lookup goes by the primary key, so the keys are exchanged for its duration.
         let key_of_head = std::mem::replace(&mut self.primary, key_of_get);
-        let mut found = self.find_entry(request, now_ms).await;
+        let mut found = self.find_entry(request, *now_ms).await;
         if let EntryContent::Committing(_) = found.content {
             // Its last byte is there, so the commit takes no longer than the disk. The origin would be asked twice otherwise.
             let key = &found.at.key;
@@ -129,11 +129,12 @@ impl CacheRequest {
                 }
             };
             let _ = rt::timeout(COMMIT_WAIT, committed).await;
-            found = self.find_entry(request, now_ms).await;
+            *now_ms = rt::wall_millis();
+            found = self.find_entry(request, *now_ms).await;
         }
         self.primary = key_of_head;
         match found.content {
-            EntryContent::Stored(lookup) => self.fresh(lookup, now_ms),
+            EntryContent::Stored(lookup) => self.fresh(lookup, *now_ms),
             EntryContent::Committing(_) => None,
         }
     }
