@@ -211,7 +211,10 @@ fn who_may_not_have_what_is_on_its_way_starts_a_fetch_that_others_join() {
     joined.request("GET", "/a", &["Connection: close"]);
     // This one wants something newer than what has come, and waits for nobody.
     let fresh = server.get_with("/a", &["Cache-Control: no-cache"]);
-    assert_eq!((fresh.text().as_str(), fresh.field("X-Cache")), ("cd", "MISS"));
+    assert_eq!(
+        (fresh.text().as_str(), fresh.field("X-Cache")),
+        ("cd", "MISS")
+    );
     assert_eq!(server.get("/a").text(), "cd");
     gate.wait();
     assert_eq!(first.rest(), b"b");

@@ -5,13 +5,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cache::PurgeMode;
 use rt::net::{SocketAddress, StreamSocket};
 use rt::simulation::{clock, count_fault};
 
 use super::invariants::{AskedKind, AskedRequest, PATIENCE_SECONDS, check_response, upload};
-use super::ledger::{FILES, RESOURCES, WorkloadLedger};
-use super::message::MessageStream;
+use super::ledger::{CacheFlavour, FILES, PurgeTimes, RESOURCES, VARIANTS, WorkloadLedger};
+use super::message::{BodyEnd, MessageStream};
 use crate::chance::SeededChance;
+use crate::cuts::RunCuts;
 
 /// What clients of a run are like.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +44,7 @@ pub(crate) struct SimulatedClient {
     pub(crate) ledger: Arc<WorkloadLedger>,
     pub(crate) plan: ClientPlan,
     pub(crate) chance: SeededChance,
+    pub(crate) cuts: Arc<RunCuts>,
 }
 
 impl SimulatedClient {
@@ -80,10 +83,10 @@ impl SimulatedClient {
         let socket = StreamSocket::connect(&address).await?;
         let mut stream = MessageStream::new(socket);
         for _ in 0..requests {
-            if self.plan.are_hostile && self.chance.once_in(8) {
+            if self.plan.are_hostile && self.chance.once_in(8) && !self.cuts.has("hostile") {
                 return self.misbehave(&stream).await;
             }
-            let leaves = !self.plan.is_calm && self.chance.once_in(12);
+            let leaves = !self.plan.is_calm && self.chance.once_in(12) && !self.cuts.has("leaves");
             if !self.ask(&mut stream, leaves).await? {
                 return Ok(());
             }
@@ -115,51 +118,123 @@ impl SimulatedClient {
         Ok(())
     }
 
-    fn draw_request(&mut self) -> AskedRequest {
-        let kind = match self.chance.below(10) {
-            0 => AskedKind::Return,
-            1 | 2 => AskedKind::File(self.chance.below(FILES)),
-            3 | 4 => AskedKind::Proxied(self.chance.below(RESOURCES)),
-            _ => AskedKind::Cached(self.chance.below(RESOURCES)),
+    fn draw_kind(&mut self) -> AskedKind {
+        let resource = self.chance.below(RESOURCES);
+        let flavour = *self.chance.choose(&CacheFlavour::ALL);
+        let kind = match self.chance.below(20) {
+            0 | 1 => AskedKind::Return(self.chance.once_in(2)),
+            2 | 3 => AskedKind::File(self.chance.below(FILES)),
+            4 | 5 => AskedKind::Proxied(resource),
+            6 => AskedKind::Limited(resource, self.chance.once_in(2)),
+            7..=11 => AskedKind::Cached(CacheFlavour::Plain, resource),
+            _ => AskedKind::Cached(flavour, resource),
         };
-        let uploads = matches!(kind, AskedKind::Proxied(_)) && self.chance.once_in(3);
-        let is_head = !uploads && self.chance.once_in(10);
-        // Ranges of what is cached may have fetches of their own: not where single fetches are counted.
-        let may_range = matches!(kind, AskedKind::File(_))
-            || (matches!(kind, AskedKind::Cached(_)) && !self.plan.is_calm);
-        let range = (may_range && !is_head && self.chance.once_in(4)).then(|| {
-            let from = self.chance.below(5_000) as u64;
-            (from, from + self.chance.below(70_000) as u64)
-        });
-        AskedRequest {
+        let name = match kind {
+            AskedKind::Return(_) => "return",
+            AskedKind::File(_) => "file",
+            AskedKind::Proxied(_) => "proxied",
+            AskedKind::Limited(..) => "limited",
+            AskedKind::Cached(flavour, _) => flavour.name(),
+        };
+        let is_of_origin = !matches!(kind, AskedKind::Return(_) | AskedKind::File(_));
+        let is_cut = self.cuts.has(name) || is_of_origin && self.cuts.has_one("resource", resource);
+        if is_cut {
+            AskedKind::Return(false)
+        } else {
+            kind
+        }
+    }
+
+    /// What is asked for next; whether it has a body.
+    fn draw_request(&mut self) -> (AskedRequest, bool) {
+        let kind = self.draw_kind();
+        let uploads = self.chance.once_in(3) && !self.cuts.has("uploads");
+        let uploads = uploads && matches!(kind, AskedKind::Proxied(_));
+        let purges = self.chance.once_in(16) && !self.cuts.has("purges");
+        // Slices have keys that a client does not know.
+        let has_key =
+            matches!(kind, AskedKind::Cached(flavour, _) if flavour != CacheFlavour::Slice);
+        let mode = *self.chance.choose(&[PurgeMode::Hard, PurgeMode::Soft]);
+        let purge = (purges && has_key).then_some(mode);
+        let is_head =
+            self.chance.once_in(10) && !self.cuts.has("heads") && !uploads && purge.is_none();
+        let may_range = match kind {
+            AskedKind::File(_) => true,
+            AskedKind::Cached(CacheFlavour::Parts | CacheFlavour::Slice, _) => true,
+            // They may have fetches of their own: not where single fetches are counted.
+            AskedKind::Cached(..) => !self.plan.is_calm,
+            AskedKind::Return(_) | AskedKind::Proxied(_) | AskedKind::Limited(..) => false,
+        };
+        let ranges = self.chance.once_in(3) && !self.cuts.has("ranges");
+        let from = self.chance.below(5_000) as u64;
+        let to = from + self.chance.below(70_000) as u64;
+        let asked = AskedRequest {
             kind,
             is_head,
-            range,
+            purge,
+            variant: self.chance.below(VARIANTS),
+            range: (may_range && ranges && !is_head && purge.is_none()).then_some((from, to)),
             upload: None,
-            started: if uploads { 1 } else { 0 },
+            started: 0,
+            purged: PurgeTimes::default(),
+        };
+        (asked, uploads)
+    }
+
+    /// The head of a request, without the empty line.
+    fn head_of(asked: &AskedRequest, uploads: bool) -> String {
+        let path = match asked.kind {
+            AskedKind::Return(_) => "/return".to_owned(),
+            AskedKind::File(number) => format!("/file{number}"),
+            AskedKind::Proxied(number) => format!("/p/{number}"),
+            AskedKind::Limited(number, is_paced) => {
+                format!("/{}/{number}", if is_paced { 'q' } else { 'n' })
+            }
+            AskedKind::Cached(flavour, number) if asked.purge == Some(PurgeMode::Soft) => {
+                format!(
+                    "/purge?key=http://origin/{}/{number}&soft",
+                    flavour.letter()
+                )
+            }
+            AskedKind::Cached(flavour, number) => format!("/{}/{number}", flavour.letter()),
+        };
+        let method = match (uploads, asked.is_head, asked.purge.is_some()) {
+            (true, ..) => "POST",
+            (_, true, _) => "HEAD",
+            (.., true) => "PURGE",
+            _ => "GET",
+        };
+        let host = match asked.kind {
+            AskedKind::Return(true) => "second.simulated",
+            _ => "simulated",
+        };
+        let mut text = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n");
+        if matches!(asked.kind, AskedKind::Cached(CacheFlavour::Vary, _)) {
+            text += &format!("X-Variant: {}\r\n", asked.variant);
         }
+        if let Some((from, to)) = asked.range {
+            text += &format!("Range: bytes={from}-{to}\r\n");
+        }
+        text
     }
 
     /// One request and its response; false: the connection ends here.
     async fn ask(&mut self, stream: &mut MessageStream, leaves: bool) -> io::Result<bool> {
-        let mut asked = self.draw_request();
-        let uploads = asked.started == 1;
-        let path = match asked.kind {
-            AskedKind::Return => "/return".to_owned(),
-            AskedKind::File(number) => format!("/file{number}"),
-            AskedKind::Proxied(number) => format!("/p/{number}"),
-            AskedKind::Cached(number) => format!("/c/{number}"),
-        };
-        let method = match (uploads, asked.is_head) {
-            (true, _) => "POST",
-            (_, true) => "HEAD",
-            _ => "GET",
-        };
-        let mut text = format!("{method} {path} HTTP/1.1\r\nHost: simulated\r\n");
-        if let Some((from, to)) = asked.range {
-            text += &format!("Range: bytes={from}-{to}\r\n");
-        }
+        let (mut asked, uploads) = self.draw_request();
+        let text = SimulatedClient::head_of(&asked, uploads);
         asked.started = clock::nanos();
+        if let AskedKind::Cached(flavour, resource) = asked.kind {
+            let purged = self
+                .ledger
+                .state()
+                .purged
+                .get(&(flavour, resource))
+                .copied();
+            asked.purged = purged.unwrap_or_default();
+            if asked.purge.is_some() {
+                self.ledger.note_purging(flavour, resource);
+            }
+        }
         match uploads {
             true => self.upload(stream, text, &mut asked).await?,
             false => {
@@ -177,7 +252,8 @@ impl SimulatedClient {
         let Some(head) = stream.head().await? else {
             return Err(io::ErrorKind::UnexpectedEof.into());
         };
-        let is_slow_reader = !self.plan.is_calm && self.chance.once_in(8);
+        let is_slow_reader =
+            !self.plan.is_calm && self.chance.once_in(8) && !self.cuts.has("slow readers");
         if is_slow_reader {
             count_fault("slow reader");
         }
@@ -188,10 +264,16 @@ impl SimulatedClient {
             }
         };
         let (body, end) = match no_framing {
-            true => (Vec::new(), super::message::BodyEnd::Complete),
+            true => (Vec::new(), BodyEnd::Complete),
             false => stream.body(&head, !head.keeps_alive(), pause).await,
         };
         let calm = (self.plan.is_calm, self.plan.is_slow);
+        if let (Some(mode), AskedKind::Cached(flavour, resource), Some(200 | 204 | 412)) =
+            (asked.purge, asked.kind, head.status())
+        {
+            self.ledger
+                .note_purged(flavour, resource, mode, asked.started);
+        }
         if let Err(text) = check_response(&self.ledger, &asked, &head, (&body, end), calm) {
             self.ledger.violate(text);
         }
@@ -202,12 +284,13 @@ impl SimulatedClient {
                 "MISS" => "MISS",
                 "EXPIRED" => "EXPIRED",
                 "REVALIDATED" => "REVALIDATED",
-                "BYPASS" => "BYPASS",
+                "STALE" => "STALE",
+                "UPDATING" => "UPDATING",
                 "-" => "not by a cache",
                 _ => "other state of the cache",
             });
         }
-        Ok(head.keeps_alive() && end == super::message::BodyEnd::Complete)
+        Ok(head.keeps_alive() && end == BodyEnd::Complete)
     }
 
     /// Sends a request with a body, in pieces.

@@ -112,8 +112,7 @@ impl CacheResponse<'_> {
     /// Its head was there for a while when this request came, which joined its fill: a recipient must not take it for as
     /// fresh as it was then (RFC 9111, section 5.1).
     fn has_aged(&self) -> bool {
-        let freshness = &self.stored.freshness;
-        freshness.age_s(self.now_ms) > freshness.initial_age_s
+        self.stored.freshness.has_aged(self.now_ms)
     }
 
     /// Leaves what variables and logs tell of it.

@@ -322,10 +322,7 @@ mod tests {
     fn heads_come_back_and_cut_ones_do_not() {
         let bytes = sample().encode();
         let back = StoredHead::decode(&bytes).expect("what was encoded");
-        assert_eq!(
-            StoredHead::freshness_in(&bytes),
-            Some(sample().freshness)
-        );
+        assert_eq!(StoredHead::freshness_in(&bytes), Some(sample().freshness));
         assert_eq!((back.head.status, back.kind), (203, StoredKind::HeadOnly));
         assert_eq!(
             (&back.variant, back.freshness),
