@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 /// What can be cut by its name alone. Each is asked for where it would be done.
-const NAMES: [&str; 25] = [
+const NAMES: [&str; 26] = [
     "moods",
     "breaks",
     "refusals",
@@ -18,6 +18,7 @@ const NAMES: [&str; 25] = [
     "full disk",
     "loops",
     "hostile",
+    "h2",
     "leaves",
     "slow readers",
     "ranges",

@@ -167,7 +167,8 @@ pub(crate) fn report_shortened(flags: &SimulationFlags) -> bool {
 /// Runs seeds from `seed` on until one breaks an invariant, or the time is over.
 pub(crate) fn report_runs(flags: &SimulationFlags) -> bool {
     let began = rt::clock::read_clock();
-    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    // How often, and in how many runs.
+    let mut counts: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let (mut done, mut millis, mut steps) = (0, 0, 0);
     let mut failed = Vec::new();
     for seed in flags.seed..flags.seed.saturating_add(flags.count) {
@@ -189,7 +190,9 @@ pub(crate) fn report_runs(flags: &SimulationFlags) -> bool {
         millis += printed.millis;
         steps += printed.steps;
         for (name, count) in printed.counts {
-            *counts.entry(name).or_default() += count;
+            let (all, in_runs) = counts.entry(name).or_default();
+            *all += count;
+            *in_runs += 1;
         }
         if !printed.violations.is_empty() {
             println!(
@@ -218,8 +221,8 @@ pub(crate) fn report_runs(flags: &SimulationFlags) -> bool {
         millis as f64 / 3_600_000.0,
         millis as f64 / 1000.0 / seconds.max(0.001),
     );
-    for (name, count) in &counts {
-        println!("    {count:>8} {name}");
+    for (name, (count, in_runs)) in &counts {
+        println!("    {count:>8} in {in_runs:>4} runs: {name}");
     }
     let missing: Vec<&str> = ASSERTED
         .into_iter()

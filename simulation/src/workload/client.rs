@@ -9,9 +9,10 @@ use cache::PurgeMode;
 use rt::net::{SocketAddress, StreamSocket};
 use rt::simulation::{clock, count_fault};
 
+use super::h2_stream::H2Stream;
 use super::invariants::{AskedKind, AskedRequest, PATIENCE_SECONDS, check_response, upload};
 use super::ledger::{CacheFlavour, FILES, PurgeTimes, RESOURCES, VARIANTS, WorkloadLedger};
-use super::message::{BodyEnd, MessageStream};
+use super::message::{BodyEnd, MessageHead, MessageStream};
 use crate::chance::SeededChance;
 use crate::cuts::RunCuts;
 
@@ -81,10 +82,16 @@ impl SimulatedClient {
     async fn connection(&mut self, requests: usize) -> io::Result<()> {
         let address = SocketAddress::Inet(self.plan.server);
         let socket = StreamSocket::connect(&address).await?;
-        let mut stream = MessageStream::new(socket);
+        let mut stream = match self.chance.once_in(3) && !self.cuts.has("h2") {
+            true => {
+                self.ledger.count("HTTP/2 connections");
+                ClientStream::H2(Box::new(H2Stream::new(socket)))
+            }
+            false => ClientStream::H1(MessageStream::new(socket)),
+        };
         for _ in 0..requests {
             if self.plan.are_hostile && self.chance.once_in(8) && !self.cuts.has("hostile") {
-                return self.misbehave(&stream).await;
+                return self.misbehave(stream.socket()).await;
             }
             let leaves = !self.plan.is_calm && self.chance.once_in(12) && !self.cuts.has("leaves");
             if !self.ask(&mut stream, leaves).await? {
@@ -98,19 +105,19 @@ impl SimulatedClient {
         Ok(())
     }
 
-    async fn misbehave(&mut self, stream: &MessageStream) -> io::Result<()> {
+    async fn misbehave(&mut self, socket: &StreamSocket) -> io::Result<()> {
         count_fault("hostile client");
         let bytes = *self.chance.choose(&HOSTILE);
         let end = match self.chance.once_in(2) {
             true => self.chance.below(bytes.len()),
             false => bytes.len(),
         };
-        stream.socket.write_all(&bytes[..end]).await?;
+        socket.write_all(&bytes[..end]).await?;
         match self.chance.below(3) {
             0 => rt::sleep(Duration::from_secs(self.chance.below(20) as u64)).await,
             1 => {
                 count_fault("half-close");
-                stream.socket.shutdown_write()?;
+                socket.shutdown_write()?;
                 rt::sleep(Duration::from_secs(1)).await;
             }
             _ => {}
@@ -119,7 +126,10 @@ impl SimulatedClient {
     }
 
     fn draw_kind(&mut self) -> AskedKind {
-        let resource = self.chance.below(RESOURCES);
+        let resource = match self.chance.once_in(2) {
+            true => self.ledger.hot,
+            false => self.chance.below(RESOURCES),
+        };
         let flavour = *self.chance.choose(&CacheFlavour::ALL);
         let kind = match self.chance.below(20) {
             0 | 1 => AskedKind::Return(self.chance.once_in(2)),
@@ -219,31 +229,19 @@ impl SimulatedClient {
     }
 
     /// One request and its response; false: the connection ends here.
-    async fn ask(&mut self, stream: &mut MessageStream, leaves: bool) -> io::Result<bool> {
+    async fn ask(&mut self, stream: &mut ClientStream, leaves: bool) -> io::Result<bool> {
         let (mut asked, uploads) = self.draw_request();
-        let text = SimulatedClient::head_of(&asked, uploads);
         asked.started = clock::nanos();
         if let AskedKind::Cached(flavour, resource) = asked.kind {
-            let purged = self
-                .ledger
-                .state()
-                .purged
-                .get(&(flavour, resource))
-                .copied();
+            let known = self.ledger.state();
+            let purged = known.purged.get(&(flavour, resource)).copied();
+            drop(known);
             asked.purged = purged.unwrap_or_default();
             if asked.purge.is_some() {
                 self.ledger.note_purging(flavour, resource);
             }
         }
-        match uploads {
-            true => self.upload(stream, text, &mut asked).await?,
-            false => {
-                stream
-                    .socket
-                    .write_all(format!("{text}\r\n").as_bytes())
-                    .await?
-            }
-        }
+        self.send(stream, &mut asked, uploads).await?;
         if leaves {
             count_fault("client leaves");
             rt::sleep(Duration::from_millis(self.chance.below(500) as u64)).await;
@@ -257,24 +255,25 @@ impl SimulatedClient {
         if is_slow_reader {
             count_fault("slow reader");
         }
-        let no_framing = asked.is_head;
         let pause = async |have: usize| {
             if is_slow_reader && have < 20_000 {
                 rt::sleep(Duration::from_millis(20)).await;
             }
         };
-        let (body, end) = match no_framing {
-            true => (Vec::new(), BodyEnd::Complete),
-            false => stream.body(&head, !head.keeps_alive(), pause).await,
-        };
-        let calm = (self.plan.is_calm, self.plan.is_slow);
+        let (body, end) = stream.body(&head, asked.is_head, pause).await;
+        self.judge(&asked, &head, (&body, end));
+        Ok(stream.keeps_alive(&head) && end == BodyEnd::Complete)
+    }
+
+    fn judge(&self, asked: &AskedRequest, head: &MessageHead, body: (&[u8], BodyEnd)) {
         if let (Some(mode), AskedKind::Cached(flavour, resource), Some(200 | 204 | 412)) =
             (asked.purge, asked.kind, head.status())
         {
             self.ledger
                 .note_purged(flavour, resource, mode, asked.started);
         }
-        if let Err(text) = check_response(&self.ledger, &asked, &head, (&body, end), calm) {
+        let calm = (self.plan.is_calm, self.plan.is_slow);
+        if let Err(text) = check_response(&self.ledger, asked, head, body, calm) {
             self.ledger.violate(text);
         }
         self.ledger.count("responses");
@@ -290,27 +289,78 @@ impl SimulatedClient {
                 _ => "other state of the cache",
             });
         }
-        Ok(head.keeps_alive() && end == BodyEnd::Complete)
     }
 
-    /// Sends a request with a body, in pieces.
-    async fn upload(
+    /// Sends a request, with HTTP/1 a body in pieces.
+    async fn send(
         &mut self,
-        stream: &MessageStream,
-        mut text: String,
+        stream: &mut ClientStream,
         asked: &mut AskedRequest,
+        uploads: bool,
     ) -> io::Result<()> {
-        let len = *self.chance.choose(&[0, 10, 3_000, 40_000]);
-        let (bytes, sum) = upload(self.chance.number() % 100, len);
-        asked.upload = Some((len, sum));
-        text += &format!("Content-Length: {len}\r\n\r\n");
-        stream.socket.write_all(text.as_bytes()).await?;
+        let mut text = SimulatedClient::head_of(asked, uploads);
+        let mut bytes = Vec::new();
+        if uploads {
+            let len = *self.chance.choose(&[0, 10, 3_000, 40_000]);
+            let (content, sum) = upload(self.chance.number() % 100, len);
+            asked.upload = Some((len, sum));
+            text += &format!("Content-Length: {len}\r\n");
+            bytes = content;
+        }
+        let socket = match stream {
+            ClientStream::H2(stream) => return stream.send(&text, &bytes).await,
+            ClientStream::H1(stream) => &stream.socket,
+        };
+        socket.write_all(format!("{text}\r\n").as_bytes()).await?;
         for piece in bytes.chunks(1 + self.chance.below(9_000)) {
-            stream.socket.write_all(piece).await?;
+            socket.write_all(piece).await?;
             if self.chance.once_in(6) {
                 rt::sleep(Duration::from_millis(20)).await;
             }
         }
         Ok(())
+    }
+}
+
+/// A connection of a client.
+enum ClientStream {
+    H1(MessageStream),
+    H2(Box<H2Stream>),
+}
+
+impl ClientStream {
+    fn socket(&self) -> &StreamSocket {
+        match self {
+            ClientStream::H1(stream) => &stream.socket,
+            ClientStream::H2(stream) => &stream.socket,
+        }
+    }
+
+    async fn head(&mut self) -> io::Result<Option<MessageHead>> {
+        match self {
+            ClientStream::H1(stream) => stream.head().await,
+            ClientStream::H2(stream) => stream.head().await,
+        }
+    }
+
+    async fn body(
+        &mut self,
+        head: &MessageHead,
+        is_head: bool,
+        pause: impl AsyncFn(usize),
+    ) -> (Vec<u8>, BodyEnd) {
+        match self {
+            ClientStream::H1(_) if is_head => (Vec::new(), BodyEnd::Complete),
+            ClientStream::H1(stream) => stream.body(head, !head.keeps_alive(), pause).await,
+            ClientStream::H2(stream) => stream.body(pause).await,
+        }
+    }
+
+    /// Whether another request may follow this response.
+    fn keeps_alive(&self, head: &MessageHead) -> bool {
+        match self {
+            ClientStream::H1(_) => head.keeps_alive(),
+            ClientStream::H2(stream) => stream.is_free(),
+        }
     }
 }

@@ -176,6 +176,8 @@ pub(crate) struct WorkloadLedger {
     pub(crate) resources: Vec<OriginResource>,
     pub(crate) files: Vec<usize>,
     pub(crate) origin_is_moody: bool,
+    /// What half of the requests are for, so that clients meet.
+    pub(crate) hot: usize,
     state: Mutex<LedgerState>,
 }
 
@@ -215,6 +217,7 @@ impl WorkloadLedger {
                 .collect(),
             files: (0..FILES).map(|_| *chance.choose(&LENGTHS)).collect(),
             origin_is_moody: is_moody,
+            hot: chance.below(RESOURCES),
             state: Mutex::new(state),
         })
     }

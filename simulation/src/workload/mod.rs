@@ -1,6 +1,7 @@
 //! A run: a server, an origin and clients by a seed, and what is asked of them at the end.
 
 mod client;
+mod h2_stream;
 mod invariants;
 mod ledger;
 mod message;
@@ -58,6 +59,8 @@ struct RunPlan {
     crash: Option<bool>,
     /// The disk is full for a while.
     fills_disk: bool,
+    /// The cache has room for a few objects only.
+    has_small_cache: bool,
     /// The wall clock is set at times: then nothing is said of lifetimes.
     shifts_wall: bool,
     weather: NetworkWeather,
@@ -92,6 +95,7 @@ impl RunPlan {
             reloads: *chance.choose(&[0, 0, 1, 4]),
             crash: (chance.once_in(3) && !is_calm).then(|| chance.once_in(2)),
             fills_disk: chance.once_in(6) && !is_calm,
+            has_small_cache: chance.once_in(3),
             shifts_wall: chance.once_in(6) && !is_calm && !is_storm,
             weather,
         };
@@ -184,7 +188,7 @@ impl WorkloadRun {
             origin::run_origin(own, origins, origin_seed)
         });
         started.map_err(|error| error.to_string())?;
-        let text = configuration(prefix, 0, 0);
+        let text = configuration(prefix, plan.has_small_cache, 0, 0);
         let server = SimulatedServer::start(&mut simulation, plan.loops, prefix, &text)?;
         let client_plan = ClientPlan {
             server: SocketAddr::from(([127, 0, 0, 1], 8080)),
@@ -250,7 +254,8 @@ impl WorkloadRun {
             simulation::count_fault("reload");
             simulation::note(|| "reload".to_owned());
             self.generation += 1;
-            let text = configuration(self.server.prefix(), self.generation, self.directory);
+            let small = self.plan.has_small_cache;
+            let text = configuration(self.server.prefix(), small, self.generation, self.directory);
             self.server.apply(&text)?;
             if self.plan.shifts_wall {
                 simulation::count_fault("wall clock set");
@@ -278,7 +283,7 @@ impl WorkloadRun {
         ledger.note_crash();
         let (generation, directory) = (generation + 1, directory + 1);
         let prefix = server.prefix().to_owned();
-        let text = configuration(&prefix, generation, directory);
+        let text = configuration(&prefix, self.plan.has_small_cache, generation, directory);
         let recover = || {
             let changes = disk::take_recording();
             let state = CrashPoint::after(&changes).draw_state(loses_power, &mut chance);
@@ -434,8 +439,14 @@ fn write_files(prefix: &Path, ledger: &WorkloadLedger) -> std::io::Result<()> {
 }
 
 /// The configuration of each run, as users write it.
-fn configuration(prefix: &Path, generation: usize, directory: usize) -> String {
+fn configuration(
+    prefix: &Path,
+    has_small_cache: bool,
+    generation: usize,
+    directory: usize,
+) -> String {
     let prefix = prefix.display();
+    let size = if has_small_cache { "1m" } else { "20m" };
     let (first, second) = (return_text(false), return_text(true));
     let cached = format!(
         "proxy_pass http://origin; proxy_cache one; proxy_cache_lock on; proxy_cache_purge $purges;
@@ -449,7 +460,7 @@ http {{
     client_header_timeout 5s; client_body_timeout 5s; send_timeout 5s; keepalive_timeout 10s;
     proxy_connect_timeout 2s; proxy_read_timeout 5s; proxy_send_timeout 5s;
     proxy_http_version 1.1; proxy_set_header Connection \"\";
-    proxy_cache_path {prefix}/cache{directory} levels=1:2 keys_zone=one:1m max_size=20m inactive=10m;
+    proxy_cache_path {prefix}/cache{directory} levels=1:2 keys_zone=one:1m max_size={size} inactive=10m;
     map $request_method $purges {{ PURGE 1; default 0; }}
     limit_conn_zone $server_port zone=at_once:1m;
     limit_req_zone $server_port zone=paced:1m rate={LIMIT_RATE}r/s;
@@ -457,6 +468,7 @@ http {{
     add_header X-Generation {generation} always;
     server {{
         listen 127.0.0.1:8080;
+        http2 on;
         server_name simulated;
         root {prefix}/files;
         location = /return {{ return 200 '{first}'; }}

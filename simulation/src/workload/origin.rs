@@ -146,6 +146,15 @@ impl Drop for LimitedGuard {
     }
 }
 
+fn policy_field(policy: CachePolicy) -> String {
+    match policy {
+        CachePolicy::MaxAge(seconds) => format!("Cache-Control: max-age={seconds}\r\n"),
+        CachePolicy::Unsaid => String::new(),
+        CachePolicy::NoStore => "Cache-Control: no-store\r\n".to_owned(),
+        CachePolicy::Private => "Cache-Control: private\r\n".to_owned(),
+    }
+}
+
 /// The part of a body that a response brings.
 #[derive(Clone, Copy, Debug)]
 enum GivenPart {
@@ -288,15 +297,13 @@ impl OriginConnection {
         if has_etag {
             text += &format!("ETag: {etag}\r\n");
         }
+        if has_etag && is.has_ranges {
+            text += "Accept-Ranges: bytes\r\n";
+        }
         if asked.flavour() == Some(CacheFlavour::Vary) {
             text += &format!("Vary: X-Variant\r\nX-Said-Variant: {variant}\r\n");
         }
-        text += &match is.policy {
-            CachePolicy::MaxAge(seconds) => format!("Cache-Control: max-age={seconds}\r\n"),
-            CachePolicy::Unsaid => String::new(),
-            CachePolicy::NoStore => "Cache-Control: no-store\r\n".to_owned(),
-            CachePolicy::Private => "Cache-Control: private\r\n".to_owned(),
-        };
+        text += &policy_field(is.policy);
         if let Some(fetch) = fetch {
             fetch.note_head(lifetime(is.policy).unwrap_or(0));
         }
