@@ -136,7 +136,8 @@ impl SimulatedClient {
             2 | 3 => AskedKind::File(self.chance.below(FILES)),
             4 | 5 => AskedKind::Proxied(resource),
             6 => AskedKind::Limited(resource, self.chance.once_in(2)),
-            7..=11 => AskedKind::Cached(CacheFlavour::Plain, resource),
+            7..=10 => AskedKind::Cached(CacheFlavour::Plain, resource),
+            11..=13 => AskedKind::Cached(CacheFlavour::Stale, resource),
             _ => AskedKind::Cached(flavour, resource),
         };
         let name = match kind {

@@ -206,18 +206,35 @@ pub(crate) struct LedgerState {
 }
 
 impl WorkloadLedger {
-    pub(crate) fn draw(chance: &mut SeededChance, is_moody: bool) -> Arc<WorkloadLedger> {
+    /// `is_storm`: what half of the requests are for is such that clients meet stale responses and renew them.
+    pub(crate) fn draw(
+        chance: &mut SeededChance,
+        is_moody: bool,
+        is_storm: bool,
+    ) -> Arc<WorkloadLedger> {
         let state = LedgerState {
             versions: vec![1; 2 * RESOURCES],
             ..LedgerState::default()
         };
+        let draw = |_| OriginResource::draw(chance);
+        let mut resources: Vec<OriginResource> = (0..RESOURCES).map(draw).collect();
+        let hot = chance.below(RESOURCES);
+        if is_storm {
+            resources[hot] = OriginResource {
+                len: 20_000,
+                framing: BodyFraming::Length,
+                policy: CachePolicy::MaxAge(2),
+                has_etag: true,
+                has_ranges: true,
+                delay_ms: 400,
+                changes: 3,
+            };
+        }
         Arc::new(WorkloadLedger {
-            resources: (0..RESOURCES)
-                .map(|_| OriginResource::draw(chance))
-                .collect(),
+            resources,
             files: (0..FILES).map(|_| *chance.choose(&LENGTHS)).collect(),
             origin_is_moody: is_moody,
-            hot: chance.below(RESOURCES),
+            hot,
             state: Mutex::new(state),
         })
     }

@@ -170,7 +170,7 @@ impl WorkloadRun {
         let mut chance = SeededChance::new(seed);
         let plan = RunPlan::draw(seed, &mut chance, cuts);
         let is_moody = !plan.is_calm && !cuts.has("moods");
-        let ledger = WorkloadLedger::draw(&mut chance, is_moody);
+        let ledger = WorkloadLedger::draw(&mut chance, is_moody, seed.is_multiple_of(STORMS));
         let set_up = write_files(prefix, &ledger)
             .and_then(|()| fs::create_dir_all(prefix.join("cache0")))
             .and_then(|()| disk::start_recording(&prefix.join("cache0")));
@@ -487,6 +487,7 @@ http {{
     }}
     server {{
         listen 127.0.0.1:8080;
+        http2 on;
         server_name second.simulated;
         location = /return {{ return 200 '{second}'; }}
     }}
