@@ -105,6 +105,8 @@ pub(crate) struct OriginResource {
     pub(crate) has_ranges: bool,
     /// How long its head takes, in milliseconds.
     pub(crate) delay_ms: u64,
+    /// The longest pause between two pieces of its body, in milliseconds: it may take longer to come than it is fresh.
+    pub(crate) pause_ms: u64,
     /// It changes once in this number of responses.
     pub(crate) changes: usize,
 }
@@ -134,6 +136,7 @@ impl OriginResource {
             has_etag: chance.once_in(2),
             has_ranges: !chance.once_in(3),
             delay_ms: *chance.choose(&[0, 0, 1, 30, 400]),
+            pause_ms: *chance.choose(&[0, 0, 900]),
             changes: *chance.choose(&[1, 3, 1000]),
         }
     }
@@ -227,6 +230,7 @@ impl WorkloadLedger {
                 has_etag: true,
                 has_ranges: true,
                 delay_ms: 400,
+                pause_ms: 500,
                 changes: 3,
             };
         }

@@ -13,11 +13,14 @@ use rt::simulation::{clock, count_fault, network};
 
 use super::invariants::lifetime;
 use super::ledger::{
-    BodyFraming, CacheFlavour, CachePolicy, FetchGuard, RESOURCES, SaidResponse, WorkloadLedger,
-    content, digest, variant_of,
+    BodyFraming, CacheFlavour, CachePolicy, FetchGuard, OriginResource, RESOURCES, SaidResponse,
+    WorkloadLedger, content, digest, variant_of,
 };
 use super::message::{MessageHead, MessageStream};
 use crate::chance::SeededChance;
+
+/// How many pauses a body has that comes slowly.
+const PAUSES: usize = 10;
 
 /// What is odd about one response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -324,8 +327,8 @@ impl OriginConnection {
                 (0, 0)
             }
         };
-        self.give_body(text, (&body[from..to], method == "HEAD"), is.framing, mood)
-            .await
+        let body = (&body[from..to], method == "HEAD");
+        self.give_body(text, body, is, mood).await
     }
 
     /// Sends a head, whose framing is still to be said, and its body.
@@ -333,13 +336,13 @@ impl OriginConnection {
         &mut self,
         head: String,
         (body, is_head): (&[u8], bool),
-        framing: BodyFraming,
+        is: OriginResource,
         mood: OriginMood,
     ) -> io::Result<bool> {
         // A body without framing that breaks off looks whole to everyone.
         let framing = match mood {
-            OriginMood::BreaksOff if framing == BodyFraming::Close => BodyFraming::Length,
-            _ => framing,
+            OriginMood::BreaksOff if is.framing == BodyFraming::Close => BodyFraming::Length,
+            _ => is.framing,
         };
         let framed = match framing {
             BodyFraming::Length => format!("Content-Length: {}\r\n\r\n", body.len()),
@@ -354,7 +357,8 @@ impl OriginConnection {
             OriginMood::BreaksOff => self.chance.below(body.len().max(1)),
             _ => body.len(),
         };
-        self.send(&body[..whole], framing, mood).await?;
+        self.send(&body[..whole], (framing, is.pause_ms), mood)
+            .await?;
         if mood == OriginMood::BreaksOff {
             return Ok(false);
         }
@@ -389,15 +393,18 @@ impl OriginConnection {
     async fn send(
         &mut self,
         body: &[u8],
-        framing: BodyFraming,
+        (framing, pause_ms): (BodyFraming, u64),
         mood: OriginMood,
     ) -> io::Result<()> {
         let mut rest = body;
         let mut drops = 0;
+        let mut pauses = PAUSES;
         while !rest.is_empty() {
             let most = match mood {
                 // Few of them: a response has to end within the clients' patience.
                 OriginMood::Drops if drops < 20 => 1 + self.chance.below(40),
+                // A piece for each pause.
+                _ if pause_ms > 0 && pauses > 0 => 1 + body.len() / PAUSES,
                 _ => 1 + self.chance.below(30_000),
             };
             let piece = &rest[..most.min(rest.len())];
@@ -410,6 +417,11 @@ impl OriginConnection {
                     self.write(&chunk).await?;
                 }
                 BodyFraming::Length | BodyFraming::Close => self.write(piece).await?,
+            }
+            if pause_ms > 0 && pauses > 0 && mood != OriginMood::Drops {
+                pauses -= 1;
+                let pause = self.chance.below(pause_ms as usize) as u64;
+                rt::sleep(Duration::from_millis(pause)).await;
             }
             if mood == OriginMood::Drops {
                 drops += 1;
