@@ -222,6 +222,9 @@ impl WorkloadLedger {
         let draw = |_| OriginResource::draw(chance);
         let mut resources: Vec<OriginResource> = (0..RESOURCES).map(draw).collect();
         let hot = chance.below(RESOURCES);
+        if chance.once_in(2) {
+            (resources[hot].policy, resources[hot].pause_ms) = (CachePolicy::MaxAge(2), 900);
+        }
         if is_storm {
             resources[hot] = OriginResource {
                 len: 20_000,

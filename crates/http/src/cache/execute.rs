@@ -133,6 +133,22 @@ struct DecisionInput {
 }
 
 impl DecisionInput {
+    fn of_entry(cache_request: &CacheRequest, entry: CacheEntry, now_ms: u64) -> DecisionInput {
+        let CacheEntry { content, at } = entry;
+        let seen = match &content {
+            EntryContent::Stored(lookup) => lookup.seen_location(),
+            // Not used: the table starts no fill beside one that is being committed.
+            EntryContent::Committing(_) => SeenLocation::NOTHING,
+        };
+        DecisionInput {
+            candidate: CacheCandidate::of(cache_request, content, &at),
+            at,
+            seen,
+            fill: FillState::default(),
+            now_ms,
+        }
+    }
+
     /// Asks the table.
     fn action(&self, cache_request: &CacheRequest, request: &Request) -> CacheAction {
         let fill = FillFacts {
@@ -294,19 +310,7 @@ impl CacheRequest {
         entry: CacheEntry,
         now_ms: u64,
     ) -> StartedAction {
-        let CacheEntry { content, at } = entry;
-        let seen = match &content {
-            EntryContent::Stored(lookup) => lookup.seen_location(),
-            // Not used: the table starts no fill beside one that is being committed.
-            EntryContent::Committing(_) => SeenLocation::NOTHING,
-        };
-        let mut input = DecisionInput {
-            candidate: CacheCandidate::of(self, content, &at),
-            at,
-            seen,
-            fill: FillState::default(),
-            now_ms,
-        };
+        let mut input = DecisionInput::of_entry(self, entry, now_ms);
         let mut action = input.action(self, request);
         // A hit depends on nothing else. So the fill table, which is behind a lock, and the client's `Range` are not
         // looked at for the most common case.
