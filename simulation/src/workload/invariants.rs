@@ -105,7 +105,9 @@ pub(crate) fn check_response(
         let is_beyond = status == 416 && asked.range.is_some();
         let is_limited = status == 503 && matches!(asked.kind, AskedKind::Limited(..));
         let is_purged = asked.purge.is_some() && matches!(status, 204 | 412);
-        return match is_calm && !is_beyond && !is_limited && !is_purged {
+        // A POST on a connection that the origin was about to close is not sent again (RFC 9112, section 9.3.1).
+        let is_lost = status == 502 && asked.upload.is_some();
+        return match is_calm && !is_beyond && !is_limited && !is_purged && !is_lost {
             true => Err(format!("W11: {asked:?} got {status}")),
             false => Ok(()),
         };
