@@ -185,6 +185,49 @@ fn what_is_private_is_fetched_side_by_side() {
 }
 
 #[test]
+fn who_may_not_have_what_is_on_its_way_starts_a_fetch_that_others_join() {
+    if skip_on_oracle("it has no fetches that clients join") {
+        return;
+    }
+    let gate = Arc::new(Barrier::new(2));
+    let held = Arc::clone(&gate);
+    let origin = Origin::start(move |stream, _, number| {
+        say(stream, &head("Cache-Control: max-age=60\r\n", 2));
+        say(stream, &[b"ac"[number]]);
+        if number == 0 {
+            held.wait();
+        }
+        say(stream, &[b"bd"[number]]);
+    });
+    let server = cached(&origin, "proxy_cache_request_control on;");
+    let mut first = server.connect();
+    first.request("GET", "/a", &["Connection: close"]);
+    // With the first byte of the body the head is there, and the other byte is not before the gate opens.
+    let mut begun = Vec::new();
+    while !begun.ends_with(b"\r\n\r\na") {
+        begun.extend(first.at_least(1));
+    }
+    let mut joined = server.connect();
+    joined.request("GET", "/a", &["Connection: close"]);
+    // This one wants something newer than what has come, and waits for nobody.
+    let fresh = server.get_with("/a", &["Cache-Control: no-cache"]);
+    assert_eq!(
+        (fresh.text().as_str(), fresh.field("X-Cache")),
+        ("cd", "MISS")
+    );
+    assert_eq!(server.get("/a").text(), "cd");
+    gate.wait();
+    assert_eq!(first.rest(), b"b");
+    let text = joined.reply().text();
+    // It may have come before or after the newer fetch.
+    assert!(text == "ab" || text == "cd", "{text}");
+    // The older one has ended last, and is not what is stored.
+    let last = server.get("/a");
+    assert_eq!((last.text().as_str(), last.field("X-Cache")), ("cd", "HIT"));
+    assert_eq!(origin.requests(), 2);
+}
+
+#[test]
 fn what_breaks_off_is_resumed() {
     if skip_on_oracle("clients are cut") {
         return;

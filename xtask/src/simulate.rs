@@ -18,7 +18,9 @@ pub(crate) fn simulate(flags: &mut Flags) -> Outcome {
     let count: u64 = flags.value("--count", 1_000_000)?;
     let seconds: u64 = flags.value("--seconds", 20)?;
     let only: String = flags.value("--only", String::new())?;
+    let cuts: String = flags.value("--cut", String::new())?;
     let (trace, exhaustive) = (flags.has("--trace"), flags.has("--exhaustive"));
+    let shorten = flags.has("--shorten");
     flags.finish()?;
     let build = [
         "build",
@@ -29,7 +31,7 @@ pub(crate) fn simulate(flags: &mut Flags) -> Outcome {
         "seam",
     ];
     run(cargo().args(build), BUILD)?;
-    let tasks: &[&str] = match (only.as_str(), trace) {
+    let tasks: &[&str] = match (only.as_str(), trace || shorten) {
         ("", true) => &["run"],
         ("", false) => &["store", "runs"],
         (one, _) => &[one],
@@ -47,6 +49,8 @@ pub(crate) fn simulate(flags: &mut Flags) -> Outcome {
         command.args(["--seconds", &seconds.to_string()]);
         command.args(trace.then_some("--trace"));
         command.args(exhaustive.then_some("--exhaustive"));
+        command.args(shorten.then_some("--shorten"));
+        command.args(["--cut", &cuts]);
         let limit = Duration::from_secs(seconds) + BEYOND;
         if let Err(error) = run(&mut command, limit) {
             failed.push(error);

@@ -194,6 +194,8 @@ pub(crate) struct Fill {
     pub(crate) feed: FeedMark,
     /// What it brings is for its followers only: nothing of it is committed.
     pub(crate) is_transient: AtomicBool,
+    /// A newer fill has taken its place among those that requests join.
+    pub(crate) is_overtaken: AtomicBool,
     pub(crate) state: Mutex<FillProgress>,
 }
 
@@ -314,6 +316,7 @@ impl Fill {
             began_ms,
             feed,
             is_transient: AtomicBool::new(false),
+            is_overtaken: AtomicBool::new(false),
             state: Mutex::new(state),
         })
     }
@@ -364,6 +367,12 @@ impl Fill {
     /// Whether nothing of it is committed.
     pub(crate) fn is_transient(&self) -> bool {
         self.is_transient.load(Relaxed)
+    }
+
+    /// How recent its response is, compared with others of its key: by when its head came, then by when the fill began.
+    pub(crate) fn recency(&self) -> (u64, u64) {
+        let head = self.state().head.clone();
+        (head.map_or(0, |head| head.meta.validated_ms), self.born)
     }
 
     /// Whether it brings all of the body.

@@ -2,6 +2,7 @@
 //! the writer of the store, or queue work for it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 
@@ -77,7 +78,14 @@ impl Fill {
 
     /// The commit. Runs on the writer after all runs of the body.
     fn commit(self: Arc<Self>, core: &Arc<StoreCore>, log: &mut StoreLog, whole: bool) {
-        let Some(entry) = self.prepare(core, log, whole) else {
+        // A part is joined with what is there, whichever is older.
+        let may_be_outdated = whole && self.is_whole() && self.is_overtaken.load(Relaxed);
+        let outdated = may_be_outdated && self.is_outdated(core, log);
+        let entry = match outdated {
+            true => None,
+            false => self.prepare(core, log, whole),
+        };
+        let Some(entry) = entry else {
             core.fills.remove(&self);
             return;
         };
@@ -96,6 +104,19 @@ impl Fill {
         if commit_object(core, log, entry, committed).is_err() {
             core.fills.remove(&self);
         }
+    }
+
+    /// Whether the index has a response of its key whose head came later: that of a fill which has overtaken this one. Of
+    /// several responses the most recent one counts (RFC 9111, section 4).
+    fn is_outdated(&self, core: &Arc<StoreCore>, log: &mut StoreLog) -> bool {
+        // What is pending may be that response. A failure has been reported.
+        let _ = log.flush(core);
+        let (key, hash) = self.storage_key();
+        let present = present_object(core, hash).filter(|it| it.description.key == *key);
+        present.is_some_and(|present| {
+            let validated_ms = present.description.head.meta.validated_ms;
+            (validated_ms, present.record.born) > self.recency()
+        })
     }
 
     fn prepare(
@@ -132,7 +153,8 @@ impl Fill {
             head.length = Some(extents.last().map_or(0, Extent::end) + inline.len() as u64);
         }
         let mut inline = inline;
-        if !self.covers_all(&head, whole) && !self.join(core, log, &head, &mut extents, &mut inline)
+        if !self.covers_all(&head, whole)
+            && !self.join(core, log, &mut head, &mut extents, &mut inline)
         {
             return None;
         }
@@ -165,7 +187,7 @@ impl Fill {
         &self,
         core: &Arc<StoreCore>,
         log: &mut StoreLog,
-        head: &ObjectHead,
+        head: &mut ObjectHead,
         extents: &mut Vec<Extent>,
         inline: &mut Bytes,
     ) -> bool {
@@ -183,16 +205,15 @@ impl Fill {
             *inline = Bytes::new();
         }
         let (key, hash) = self.storage_key();
-        let Some(entry) = core.index.get(hash, None) else {
+        if core.index.get(hash, None).is_none() {
             return !extents.is_empty();
-        };
-        let location = entry.location();
-        let present = core.segment(location.segment).and_then(|segment| {
-            ParsedObject::parse(segment.read_record(location).ok()?, location, hash)
-        });
+        }
         // What is stored cannot be read: the part replaces it.
-        let Some(present) = present else { return true };
+        let Some(present) = present_object(core, hash) else {
+            return true;
+        };
         let there = &present.description.head;
+        let is_older = there.meta.validated_ms > head.meta.validated_ms;
         // RFC 9111, section 3.4: parts are combined only if they share a strong validator.
         let same = present.description.key == *key
             && head.meta.version != 0
@@ -202,12 +223,23 @@ impl Fill {
             // Another object is there. If it is whole it stays: even stale it is of more use than a part.
             let held: u64 = present.extents.iter().map(|old| u64::from(old.len)).sum();
             let is_whole = there.length.is_none_or(|length| held >= length);
-            return !is_whole && !extents.is_empty();
+            return !is_whole && !is_older && !extents.is_empty();
         }
         join_extents(extents, &present.extents);
-        // Stored even if all of its bytes were there already: the head of the part is newer.
+        // Of the two heads the later one counts (RFC 9111, section 3.4): a part that began before another one may end after
+        // it. With a newer head the part is stored even if all of its bytes were there already.
+        if is_older {
+            *head = there.clone();
+        }
         extents.last().is_some_and(|last| last.end() <= length) && extents.len() <= EXTENTS_MAX
     }
+}
+
+/// What the index has under a hash, if it can be read.
+fn present_object(core: &StoreCore, hash: u64) -> Option<ParsedObject> {
+    let location = core.index.get(hash, None)?.location();
+    let segment = core.segment(location.segment)?;
+    ParsedObject::parse(segment.read_record(location).ok()?, location, hash)
 }
 
 /// Adds to extents those of the same body that were stored before. Where they overlap the old one stays, because an

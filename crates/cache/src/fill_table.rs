@@ -29,6 +29,9 @@ pub(crate) struct FillTable {
 pub(crate) struct FillMaps {
     /// By hash and coverage.
     pub(crate) running: HashMap<(u64, FillCoverage), Arc<Fill>>,
+    /// Fills that have lost such a place to a newer one. They go on for their followers and are stored at their end, so that
+    /// a purge must reach them, and their bytes in segments are needed.
+    overtaken: Vec<Arc<Fill>>,
     /// Hash, and until when it is remembered, in milliseconds.
     hit_for_miss: HashMap<u64, u64>,
     /// Objects with a new head that is not written yet, by hash. At most one for each job that waits.
@@ -49,10 +52,10 @@ impl FillTable {
     /// Bytes that fills under way will still write.
     pub(crate) fn pending_bytes(&self) -> u64 {
         let tables = self.lock();
-        let fills = tables.running.values().chain(tables.arrived.values());
-        // A fill may be in both tables, and that of a variant under two keys.
+        // A fill may be in several tables, and that of a variant under two keys.
         let mut seen = HashSet::new();
-        fills
+        tables
+            .all()
             .filter(|fill| seen.insert(Arc::as_ptr(fill)))
             .map(|fill| fill.pending_bytes())
             .sum()
@@ -61,7 +64,7 @@ impl FillTable {
     /// The end of the last byte in a segment that a fill under way needs.
     pub(crate) fn last_byte_in(&self, segment: u32) -> u64 {
         let tables = self.lock();
-        let fills = tables.running.values().chain(tables.arrived.values());
+        let fills = tables.all();
         fills
             .map(|fill| fill.last_byte_in(segment))
             .max()
@@ -135,11 +138,16 @@ impl FillTable {
 
     /// To be called before the end of a fill can be seen. From then on, until it is taken out, the fill is what is
     /// found under its keys, before whatever the index has or was begun since. If it brought a part, requests wait for
-    /// its commit.
-    pub(crate) fn add_completed(&self, fill: &Arc<Fill>) {
+    /// its commit. Its head came at `validated_ms`.
+    pub(crate) fn add_completed(&self, fill: &Arc<Fill>, validated_ms: u64) {
+        let recency = (validated_ms, fill.born);
         let mut tables = self.lock();
         for hash in fill.hashes() {
-            tables.arrived.insert(hash, Arc::clone(fill));
+            // One that was overtaken and ends later brings the older response.
+            let known = tables.arrived.get(&hash);
+            if known.is_none_or(|known| known.recency() <= recency) {
+                tables.arrived.insert(hash, Arc::clone(fill));
+            }
         }
         self.arrived.store(tables.arrived.len(), Release);
     }
@@ -174,11 +182,47 @@ impl FillTable {
                 tables.arrived.remove(&hash);
             }
         }
+        if fill.is_overtaken.load(Relaxed) {
+            tables
+                .overtaken
+                .retain(|other| !std::ptr::eq(Arc::as_ptr(other), fill));
+        }
         self.arrived.store(tables.arrived.len(), Release);
     }
 }
 
 impl FillMaps {
+    /// From now on requests for what this fill covers join it under this hash, and no longer the one that was there before.
+    pub(crate) fn put_running(&mut self, hash: u64, fill: &Arc<Fill>) {
+        let before = self
+            .running
+            .insert((hash, fill.coverage), Arc::clone(fill))
+            .filter(|before| !Arc::ptr_eq(before, fill));
+        // That of a variant has two places to lose.
+        if let Some(before) = before
+            && !before.is_overtaken.swap(true, Relaxed)
+        {
+            self.overtaken.push(before);
+        }
+    }
+
+    /// All that are under way, or have ended and are not committed: some of them several times.
+    fn all(&self) -> impl Iterator<Item = &Arc<Fill>> {
+        let running = self.running.values().chain(&self.overtaken);
+        running.chain(self.arrived.values())
+    }
+
+    /// All of them that bring something for a hash; some may be there several times.
+    pub(crate) fn of_hash(&self, hash: u64) -> Vec<Arc<Fill>> {
+        let of_key = self.all().filter(|fill| fill.hashes().contains(&hash));
+        of_key.cloned().collect()
+    }
+
+    /// The number of fills under way.
+    pub(crate) fn running_count(&self) -> usize {
+        self.running.len() + self.overtaken.len()
+    }
+
     /// Until when a key is remembered as hit-for-miss, if it is at present.
     pub(crate) fn hit_for_miss_until(&mut self, hash: u64, now_ms: u64) -> Option<u64> {
         let until = *self.hit_for_miss.get(&hash)?;

@@ -60,7 +60,8 @@ impl FillWriter {
         // object, so the fill counts as complete before its head can be seen.
         let whole = fits && self.fill.is_whole() && head.length == Some(0);
         if whole && !self.fill.is_transient() {
-            self.core.fills.add_completed(&self.fill);
+            let fills = &self.core.fills;
+            fills.add_completed(&self.fill, head.meta.validated_ms);
         }
         self.fill.update_and_wake(|state| {
             state.phase = if fits {
@@ -105,10 +106,7 @@ impl FillWriter {
     pub fn head_as(&mut self, key: CacheKey, head: ObjectHead) {
         let hash = self.core.hash(&key);
         if key != self.fill.key && self.fill.stored_as.set((key, hash)).is_ok() {
-            let mut tables = self.core.fills.lock();
-            tables
-                .running
-                .insert((hash, self.fill.coverage), Arc::clone(&self.fill));
+            self.core.fills.lock().put_running(hash, &self.fill);
         }
         self.start_storing(head);
     }
@@ -142,7 +140,7 @@ impl FillWriter {
         writer.fill.is_transient.store(fill.is_transient(), Relaxed);
         let other = Arc::clone(writer.fill());
         let follower = FillFollower::for_first_client(&other);
-        core.fills.lock().running.insert((hash, coverage), other);
+        core.fills.lock().put_running(hash, &other);
         Some((writer, follower))
     }
 
@@ -200,7 +198,7 @@ impl FillWriter {
             // With the last byte a client has the whole response, and its next request must find the object: the fill
             // counts as complete before that byte can be seen.
             if whole && !self.fill.is_transient() {
-                self.core.fills.add_completed(&self.fill);
+                self.add_completed();
             }
             self.fill.update_and_wake(|state| {
                 let at = state.received;
@@ -217,6 +215,11 @@ impl FillWriter {
             }
         }
         Ok(())
+    }
+
+    fn add_completed(&self) {
+        let (validated_ms, _) = self.fill.recency();
+        self.core.fills.add_completed(&self.fill, validated_ms);
     }
 
     /// Whether a body that is stored is whole with these bytes. A body that goes beyond its announced length never is.
@@ -301,7 +304,7 @@ impl FillWriter {
         }
         // From here until the commit, requests find this fill, or wait for the part that it brought. Otherwise they
         // would fetch again what is about to be stored.
-        self.core.fills.add_completed(&self.fill);
+        self.add_completed();
         self.fill
             .update_and_wake(|state| state.end = Some(end.clone()));
         self.fill.enqueue_commit(&self.core, whole);

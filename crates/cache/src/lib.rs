@@ -49,5 +49,5 @@ pub use object::{CachedObject, ReadError, SeenLocation, SegmentRange};
 pub use options::{StoreOpenError, StoreOptions};
 pub use purge::{PurgeMode, PurgeRequest};
 pub use sibling_stores::remove_numbered_stores;
-pub use store::{CacheStore, FillStart, FillState, StoreStats};
+pub use store::{CacheStore, FillStart, FillState, StoreStats, WantedFill};
 pub use survey::{StoreSurvey, SurveyedObject, survey_store};

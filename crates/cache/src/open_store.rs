@@ -326,7 +326,7 @@ fn read_checkpoint(path: &Path, seed: u64) -> Option<IndexCheckpoint> {
 }
 
 /// Writes the checkpoint. Everything appended must be in the index.
-pub(crate) fn write_checkpoint(core: &Arc<StoreCore>, log: &StoreLog) -> io::Result<()> {
+pub(crate) fn write_checkpoint(core: &Arc<StoreCore>, log: &mut StoreLog) -> io::Result<()> {
     // Taken before anything is copied: what happens meanwhile has a higher number, and the next start takes it from the
     // tables.
     let sequence = core.sequence();
@@ -376,7 +376,9 @@ pub(crate) fn write_checkpoint(core: &Arc<StoreCore>, log: &StoreLog) -> io::Res
     changes::rename(&aside, &core.options.path.join("checkpoint"))?;
     // A name is on the disk when its directory is. Until then a loss of power brings the checkpoint before back, which does
     // not know the purges since.
-    changes::sync_directory(&core.options.path)
+    changes::sync_directory(&core.options.path)?;
+    log.unmarked.clear();
+    Ok(())
 }
 
 /// Notices that the directory was removed or replaced: files would go on growing where no path leads to them.

@@ -104,6 +104,7 @@ pub(crate) fn reclaim_segment(
         .unwrap_or_else(|| victim.scan().0);
     // An object may have many records in one segment. It is decided about once.
     let mut seen = HashSet::new();
+    let mut copied = false;
     for entry in &table {
         match entry.kind {
             RecordKind::Body | RecordKind::Object => {
@@ -118,7 +119,7 @@ pub(crate) fn reclaim_segment(
                 }
             }
             RecordKind::Tombstone | RecordKind::Soften | RecordKind::Purge => {
-                copy_deletion(core, log, victim, entry)?;
+                copied |= copy_deletion(core, log, victim, entry)?;
             }
             RecordKind::Table => {}
         }
@@ -126,6 +127,11 @@ pub(crate) fn reclaim_segment(
     // The copies must be in their file before the original goes. After a crash in between both are there, and the
     // higher sequence number counts.
     log.flush(core)?;
+    if copied {
+        // What the copies hit may be on the disk for long. After a loss of power the checkpoint knows of them; one that is
+        // damaged does not.
+        log.sync_side(true)?;
+    }
     core.segments.write().remove(&victim.number);
     core.reclaimed.fetch_add(1, Relaxed);
     // The last reader may be a loop, and to close a file without a name frees its blocks: a thread of the pool does it.
@@ -136,26 +142,26 @@ pub(crate) fn reclaim_segment(
     }
 }
 
-/// Copies a tombstone or a purge, under its sequence number, while there may be something for it to hit.
+/// Copies a tombstone or a purge, under its sequence number, while there may be something for it to hit. Whether it did.
 fn copy_deletion(
     core: &Arc<StoreCore>,
     log: &mut StoreLog,
     victim: &Segment,
     entry: &TableEntry,
-) -> io::Result<()> {
+) -> io::Result<bool> {
     let location = RecordLocation {
         segment: victim.number,
         at: entry.at,
         units: entry.units,
     };
     let Ok(bytes) = victim.read_record(location) else {
-        return Ok(());
+        return Ok(false);
     };
     let Some(record) = DiskRecord::read(&bytes) else {
-        return Ok(());
+        return Ok(false);
     };
     let Some(meta) = record.meta(&bytes) else {
-        return Ok(());
+        return Ok(false);
     };
     // What it hits is older than it, and can only be in a segment that begins before it.
     let needed = {
@@ -172,7 +178,7 @@ fn copy_deletion(
         // No object is as old as this purge: its name makes room in the table for another.
         core.purges().expire(scope, name, record.sequence);
     }
-    Ok(())
+    Ok(needed)
 }
 
 struct ObjectMove<'a> {
@@ -411,7 +417,7 @@ pub(crate) fn commit_object(
         frequency,
         is_stale,
     } = entry;
-    let supersedes = core.index.get(hash, None).is_some();
+    let supersedes = core.index.get(hash, None).is_some() || log.unmarked.contains(hash);
     let mut record = new_record(core, RecordKind::Object, hash, born);
     record.flags = if supersedes { SUPERSEDES } else { 0 } | stale_flag(is_stale);
     log.append(

@@ -39,6 +39,21 @@ pub enum FillStart {
     Changed,
 }
 
+/// What a request that joins or starts a fill wants.
+pub struct WantedFill<'a> {
+    /// Under which key.
+    pub key: &'a CacheKey,
+    /// How much of the body.
+    pub coverage: FillCoverage,
+    /// What the lookup of the caller found.
+    pub seen: SeenLocation,
+    /// The feed of a fill that is started.
+    pub feed: FillFeed,
+    /// The birth of a fill that is not joined ([`FillFollower::born`]): what it brings may not answer this request any more. A
+    /// fill that is started takes its place.
+    pub instead_of: Option<u64>,
+}
+
 /// What is known of the fills of a key.
 #[derive(Default)]
 pub struct FillState {
@@ -104,17 +119,25 @@ impl CacheStore {
         seen: SeenLocation,
         now_ms: u64,
     ) -> FillStart {
-        self.join_or_start_fed(FillFeed::Origin, (key, coverage), seen, now_ms)
+        let wanted = WantedFill {
+            key,
+            coverage,
+            seen,
+            feed: FillFeed::Origin,
+            instead_of: None,
+        };
+        self.join_or_start(wanted, now_ms)
     }
 
-    /// As [`CacheStore::join_or_start_fill`]; a fill that is started has this feed.
-    pub fn join_or_start_fed(
-        &self,
-        feed: FillFeed,
-        (key, coverage): (&CacheKey, FillCoverage),
-        seen: SeenLocation,
-        now_ms: u64,
-    ) -> FillStart {
+    /// As [`CacheStore::join_or_start_fill`], with all that a request may want.
+    pub fn join_or_start(&self, wanted: WantedFill<'_>, now_ms: u64) -> FillStart {
+        let WantedFill {
+            key,
+            coverage,
+            seen,
+            feed,
+            instead_of,
+        } = wanted;
         let core = &self.0;
         let hash = core.hash(key);
         let mut tables = core.fills.lock();
@@ -122,7 +145,9 @@ impl CacheStore {
         if let Some(until_ms) = tables.hit_for_miss_until(hash, now_ms) {
             return FillStart::HitForMiss { until_ms };
         }
-        if let Some(follower) = self.running(&tables, key, hash, coverage) {
+        if let Some(follower) = self.running(&tables, key, hash, coverage)
+            && instead_of != Some(follower.born())
+        {
             return FillStart::Joined(follower);
         }
         // A fill leaves the table only after its object is in the index. If the index differs from what the lookup saw,
@@ -138,8 +163,7 @@ impl CacheStore {
         // The first cursor is taken before others can find the fill: the first client is the one that keeps a response
         // that turns out to be private.
         let follower = FillFollower::for_first_client(writer.fill());
-        let fill = Arc::clone(writer.fill());
-        tables.running.insert((hash, coverage), fill);
+        tables.put_running(hash, writer.fill());
         FillStart::Started(writer, follower)
     }
 
@@ -185,13 +209,9 @@ impl CacheStore {
         let feed = FeedMark::new(feed);
         let writer = FillWriter::start(core, (key, hash), FillCoverage::Whole, since, feed);
         let follower = FillFollower::for_first_client(writer.fill());
-        let fill = Arc::clone(writer.fill());
         // A fill that is under way loses its entry to this one. It goes on for its followers, and at its end it leaves
         // this entry alone, because entries are compared before they are removed.
-        core.fills
-            .lock()
-            .running
-            .insert((hash, FillCoverage::Whole), fill);
+        core.fills.lock().put_running(hash, writer.fill());
         (writer, follower)
     }
 
@@ -396,13 +416,8 @@ impl CacheStore {
         if mode == PurgeMode::Soft {
             core.fills.soften_refreshed(hash);
         }
-        let fills: Vec<Arc<Fill>> = {
-            let tables = core.fills.lock();
-            let of_key = tables.running.iter().filter(|((of, _), _)| *of == hash);
-            let of_key = of_key.map(|(_, fill)| Arc::clone(fill));
-            // A fill that has ended may have lost its entry among the running ones to a newer fetch: both are hit.
-            of_key.chain(tables.arrived.get(&hash).cloned()).collect()
-        };
+        // With those that have lost their place to a newer one: they are stored as well.
+        let fills = core.fills.lock().of_hash(hash);
         for fill in fills {
             // A whole body may still be stored after a soft purge: its commit marks it stale. One that is still coming
             // cannot be marked, so that it is not stored at all.
@@ -559,7 +574,7 @@ impl CacheStore {
             written: core.written.load(Relaxed),
             evicted: core.evicted.load(Relaxed),
             reclaimed: core.reclaimed.load(Relaxed),
-            fills: core.fills.lock().running.len(),
+            fills: core.fills.lock().running_count(),
             mended: core.mended,
         }
     }

@@ -5,11 +5,14 @@
 //! of them ([`WriteCallback`]): a reader never meets a record that is not in the file. What this does not do: choose
 //! what to let go (`reclaim.rs`), decide what is stored (`fill`).
 
+use std::collections::HashSet;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
+
+use rt::file::changes;
 
 use crate::disk_space;
 use crate::format::{DiskRecord, HEADER, SegmentHeader, TABLE_MAX, TableEntry, UNIT};
@@ -27,6 +30,8 @@ pub(crate) type WriteCallback = Box<dyn FnOnce(&StoreCore, bool) + Send>;
 const WRITE_BYTES: usize = 1024 * 1024;
 /// After a failed write the store takes nothing for this long: a broken disk is not tried for every response.
 const PAUSE: Duration = Duration::from_secs(5);
+/// The most removals without a tombstone that are remembered one by one.
+const UNMARKED_MAX: usize = 65_536;
 
 /// The writer of a store: two open segments, and what waits for them to be written.
 pub(crate) struct StoreLog {
@@ -35,12 +40,41 @@ pub(crate) struct StoreLog {
     /// What waits for the buffers to be written, in the order of the records.
     pending: Vec<WriteCallback>,
     pub(crate) ghosts: GhostTable,
+    pub(crate) unmarked: UnmarkedRemovals,
     pub(crate) next_segment: u32,
     /// Set while a segment is reclaimed, so that a new segment does not start another one.
     pub(crate) reclaiming: bool,
     paused_until: Option<Instant>,
     /// Another process has the store now.
     given_away: bool,
+}
+
+/// Objects that have left the index without a tombstone since the last checkpoint: until the next one, a crash brings them
+/// back, which is harmless as long as nothing has taken their place. An object that does is marked as one that replaced
+/// another, so that it leaves a tombstone in its turn.
+#[derive(Default)]
+pub(crate) struct UnmarkedRemovals {
+    hashes: HashSet<u64>,
+    /// There were more than fit: every object counts as one of them.
+    is_full: bool,
+}
+
+impl UnmarkedRemovals {
+    pub(crate) fn remember(&mut self, hash: u64) {
+        self.is_full |= self.hashes.len() >= UNMARKED_MAX;
+        if !self.is_full {
+            self.hashes.insert(hash);
+        }
+    }
+
+    pub(crate) fn contains(&self, hash: u64) -> bool {
+        self.is_full || self.hashes.contains(&hash)
+    }
+
+    /// A checkpoint that knows that they are gone is on the disk.
+    pub(crate) fn clear(&mut self) {
+        *self = UnmarkedRemovals::default();
+    }
 }
 
 /// A segment that is being written.
@@ -58,6 +92,7 @@ impl StoreLog {
             open: [None, None],
             pending: Vec::new(),
             ghosts: GhostTable::new(),
+            unmarked: UnmarkedRemovals::default(),
             next_segment,
             reclaiming: false,
             paused_until: None,
@@ -251,6 +286,14 @@ impl StoreLog {
         if first {
             self.paused_until = Some(rt::clock::read_clock() + PAUSE);
             core.report_error(&format!("writing to the cache failed: {error}"));
+        }
+    }
+
+    /// Waits until what was written to the open segment of a side is on the disk. Segments that were finished are.
+    pub(crate) fn sync_side(&self, main: bool) -> io::Result<()> {
+        match &self.open[usize::from(main)] {
+            Some(open) => changes::sync(&open.segment.file),
+            None => Ok(()),
         }
     }
 

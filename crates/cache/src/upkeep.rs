@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::index::StoreIndex;
+use crate::index::{IndexEntry, StoreIndex};
 use crate::reclaim::append_tombstone;
 use crate::store_core::StoreCore;
 use crate::store_log::StoreLog;
@@ -101,11 +101,19 @@ fn thin_out(core: &Arc<StoreCore>, log: &mut StoreLog) -> io::Result<()> {
                 continue;
             };
             core.evicted.fetch_add(1, Relaxed);
-            if gone.supersedes() {
-                append_tombstone(core, log, gone.hash)?;
-            }
+            note_removal(core, log, &gone)?;
         }
     }
+    Ok(())
+}
+
+/// Writes a tombstone for an object that has left the index, if an older one would be back without it. One for each would be
+/// too many: most objects of a cache become inactive.
+fn note_removal(core: &Arc<StoreCore>, log: &mut StoreLog, gone: &IndexEntry) -> io::Result<()> {
+    if gone.supersedes() {
+        return append_tombstone(core, log, gone.hash);
+    }
+    log.unmarked.remember(gone.hash);
     Ok(())
 }
 
@@ -131,9 +139,7 @@ fn expire_inactive(core: &Arc<StoreCore>, log: &mut StoreLog, now_ms: u64) {
         {
             // The entries are copies: one that was used or replaced meanwhile stays.
             let gone = core.index.remove_unchanged(entry);
-            if gone.is_some_and(|entry| entry.supersedes())
-                && append_tombstone(core, log, entry.hash).is_err()
-            {
+            if gone.is_some_and(|gone| note_removal(core, log, &gone).is_err()) {
                 return;
             }
         }

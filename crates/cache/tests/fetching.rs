@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use bytes::Bytes;
 use cache::{
-    CacheKey, CacheStore, FillCoverage, FillMessage, FillStart, FollowError, LookupResult,
-    ObjectHead, ObjectKind, ObjectMeta, PurgeRequest, SeenLocation, StaleReason, StoreOptions,
+    CacheKey, CacheStore, FillCoverage, FillFeed, FillFollower, FillMessage, FillStart, FillWriter,
+    FollowError, LookupResult, ObjectHead, ObjectKind, ObjectMeta, PurgeRequest, SeenLocation,
+    StaleReason, StoreOptions, WantedFill,
 };
 use weir_cache as cache;
 
@@ -171,15 +172,101 @@ fn a_fill_anew_takes_the_place_of_what_is_there_and_of_who_fills() {
         else {
             panic!("no first");
         };
-        put(&store, &key, head("new", NOW + 1), "new").await;
+        put(&store, &key, received("new", NOW - 1), "new").await;
         assert_eq!(found(&store, &key).await.unwrap().1, "new");
-        // The one that was replaced comes late and is the newer one then: last come, last stored.
+        // The head of the one that was replaced comes late, and is the newer one then.
         let mut slow = slow;
-        slow.start_storing(head("late", NOW + 1));
+        slow.start_storing(received("late", NOW));
         slow.write("late".into()).await.unwrap();
         slow.finish();
         store.flush().await;
         assert_eq!(found(&store, &key).await.unwrap().1, "late");
+    });
+}
+
+/// A head that came then, with a minute of freshness.
+fn received(text: &str, validated_ms: u64) -> ObjectHead {
+    let mut head = head(text, validated_ms + 60_000);
+    head.meta.validated_ms = validated_ms;
+    head
+}
+
+/// Begins a fill of a key whose body is not whole yet, and another one in its place.
+async fn overtaken(store: &CacheStore, key: &CacheKey) -> (FillWriter, FillFollower, FillWriter) {
+    let (mut old, follower) = store.start_fill(key, NOW);
+    old.start_storing(received("old", NOW - 5_000));
+    old.write("ol".into()).await.unwrap();
+    let wanted = WantedFill {
+        key,
+        coverage: FillCoverage::Whole,
+        seen: SeenLocation::NOTHING,
+        feed: FillFeed::Origin,
+        instead_of: Some(follower.born()),
+    };
+    let FillStart::Started(new, _) = store.join_or_start(wanted, NOW) else {
+        panic!("the fill that is not wanted was joined");
+    };
+    (old, follower, new)
+}
+
+#[test]
+fn a_fill_whose_response_is_too_old_goes_on_beside_a_newer_one() {
+    for old_ends_first in [true, false] {
+        let directory = Directory::new();
+        let store = directory.open();
+        run(async move {
+            let key = CacheKey::new(b"key");
+            let (mut old, mut follower, mut new) = overtaken(&store, &key).await;
+            // Requests from now on join the newer one.
+            let FillStart::Joined(joined) =
+                store.join_or_start_fill(&key, FillCoverage::Whole, SeenLocation::NOTHING, NOW)
+            else {
+                panic!("it was not joined");
+            };
+            assert_eq!(joined.born(), new.born());
+            new.start_storing(received("new", NOW));
+            new.write("new".into()).await.unwrap();
+            old.write("d".into()).await.unwrap();
+            let body = async |follower: &mut FillFollower| {
+                let mut body = Vec::new();
+                while let Some(bytes) = follower.next_bytes(100).await.unwrap() {
+                    body.extend_from_slice(&bytes);
+                }
+                body
+            };
+            // Nothing is committed in between: whichever ends last, the newer response is what is found.
+            match old_ends_first {
+                true => [old, new].map(FillWriter::finish),
+                false => [new, old].map(FillWriter::finish),
+            };
+            let pending = store.completed_fill(&key);
+            assert!(pending.is_none_or(|pending| pending.born() == joined.born()));
+            assert_eq!(body(&mut follower).await, b"old");
+            store.flush().await;
+            assert_eq!(found(&store, &key).await.unwrap().1, "new");
+            assert_eq!(store.stats().fills, 0, "both have left the tables");
+        });
+    }
+}
+
+#[test]
+fn a_purge_of_the_key_reaches_a_fill_that_was_overtaken() {
+    let directory = Directory::new();
+    let store = directory.open();
+    run(async move {
+        let key = CacheKey::new(b"key");
+        let (mut old, mut follower, new) = overtaken(&store, &key).await;
+        store.purge(PurgeRequest::Key(&key), cache::PurgeMode::Hard);
+        assert!(old.was_stopped() && new.was_stopped());
+        drop(new);
+        old.write("d".into()).await.unwrap();
+        old.finish();
+        store.flush().await;
+        // Who asked before the purge gets the rest; nothing of it is stored.
+        assert_eq!(follower.next_bytes(100).await.unwrap().unwrap(), "ol");
+        assert_eq!(follower.next_bytes(100).await.unwrap().unwrap(), "d");
+        assert!(found(&store, &key).await.is_none());
+        assert_eq!(store.stats().fills, 0);
     });
 }
 

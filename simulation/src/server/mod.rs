@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read as _;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -104,6 +105,8 @@ pub(crate) struct SimulatedServer {
     files: LogFiles,
     zones: ZoneRegistry,
     slots: LoopSlots,
+    /// The numbers of its loops in the simulation.
+    loops: Range<usize>,
     sockets: BTreeMap<String, (ListenerId, Arc<OwnedFd>)>,
     /// All configurations so far: none is freed on a loop.
     configurations: Vec<Arc<dyn EngineConfiguration>>,
@@ -117,8 +120,19 @@ impl SimulatedServer {
         prefix: &Path,
         text: &str,
     ) -> Result<SimulatedServer, String> {
+        SimulatedServer::start_with(simulation, loops, prefix, BTreeMap::new(), text)
+    }
+
+    fn start_with(
+        simulation: &mut Simulation,
+        loops: usize,
+        prefix: &Path,
+        sockets: BTreeMap<String, (ListenerId, Arc<OwnedFd>)>,
+        text: &str,
+    ) -> Result<SimulatedServer, String> {
         let (log_file, files, log) = memory_log().map_err(|error| format!("log: {error}"))?;
         let mut list = Vec::new();
+        let first = simulation.loop_count();
         for index in 0..loops {
             let handle = start_loop(simulation, &format!("server {index}"), || {
                 let done = Rc::new(rt::sync::Notify::new());
@@ -139,11 +153,33 @@ impl SimulatedServer {
             slots: LoopSlots {
                 list: list.into_iter().collect(),
             },
-            sockets: BTreeMap::new(),
+            loops: first..simulation.loop_count(),
+            sockets,
             configurations: Vec::new(),
         };
         server.apply(text)?;
         Ok(server)
+    }
+
+    /// Dies, as by `kill -9`, and starts again with the sockets that the master has. `recover` puts the disk in order in
+    /// between. Gives the panics and the error log of the process that died.
+    pub(crate) fn crash(
+        self,
+        simulation: &mut Simulation,
+        recover: impl FnOnce() -> Result<(), String>,
+        text: &str,
+    ) -> Result<(SimulatedServer, u64, String), String> {
+        let mut dead = std::mem::ManuallyDrop::new(self);
+        for number in dead.loops.clone() {
+            simulation.kill_loop(number);
+        }
+        simulation.forget_jobs();
+        network::cut_all();
+        recover()?;
+        let (loops, prefix) = (dead.settings.loops, dead.prefix.clone());
+        let sockets = std::mem::take(&mut dead.sockets);
+        let next = SimulatedServer::start_with(simulation, loops, &prefix, sockets, text)?;
+        Ok((next, dead.panics(), dead.log_text()))
     }
 
     /// Serves this configuration from now on, as after a reload.

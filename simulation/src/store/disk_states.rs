@@ -172,6 +172,21 @@ impl<'a> CrashPoint<'a> {
         }
     }
 
+    /// One state by chance: all that was done, or with some of it missing and something torn.
+    pub(crate) fn draw_state(&self, loses_power: bool, chance: &mut SeededChance) -> CrashState {
+        let all = self.outstanding.len();
+        let mut mask = vec![true; all];
+        if !loses_power || all == 0 {
+            return self.state(&self.directory(&mask, None), &mask, None);
+        }
+        for is_there in &mut mask {
+            *is_there = !chance.once_in(3);
+        }
+        let torn = chance.below(all);
+        let tear = (mask[torn] && self.is_write(torn)).then(|| (torn, *chance.choose(&TEARS)));
+        self.state(&self.directory(&mask, tear), &mask, tear)
+    }
+
     /// How many changes may be missing.
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding.len()

@@ -159,6 +159,13 @@ fn reclaiming_histories() -> Vec<NamedHistory> {
         vec![Put(0, 600), Flush],
         filling(6),
     ];
+    // The same, but the older one was inactive when the newer one came: it had left the index, not the log.
+    let inactive = [
+        vec![Put(0, 3_000), Flush, Use(0, 3)],
+        filling(6),
+        vec![Expire, Put(0, 600), Flush],
+        filling(6),
+    ];
     // What was evicted comes back on the main side, with its body on the small one.
     let returning = [
         vec![PurgeKey(1, Hard), Put(0, 70_000), Flush],
@@ -180,5 +187,9 @@ fn reclaiming_histories() -> Vec<NamedHistory> {
             [purged, filling(7)].concat(),
         ),
         ("an eviction of what replaced another", replaced.concat()),
+        (
+            "an eviction of what replaced an inactive one",
+            inactive.concat(),
+        ),
     ]
 }

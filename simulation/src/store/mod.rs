@@ -5,7 +5,7 @@
 //! model, and the store must go on: it stores more, and that is looked at as well. A sample of the states crashes again
 //! while the store recovers.
 
-mod disk_states;
+pub(crate) mod disk_states;
 mod driven_store;
 mod history;
 mod model;
@@ -387,7 +387,8 @@ async fn look_and_go_on(
     Ok(found)
 }
 
-fn write_image(path: &Path, image: &DiskImage) -> std::io::Result<()> {
+/// Writes the files of an image into a directory.
+pub(crate) fn write_image(path: &Path, image: &DiskImage) -> std::io::Result<()> {
     fs::create_dir_all(path)?;
     image
         .iter()

@@ -5,13 +5,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cache::PurgeMode;
 use rt::net::{SocketAddress, StreamSocket};
 use rt::simulation::{clock, count_fault};
 
+use super::h2_stream::H2Stream;
 use super::invariants::{AskedKind, AskedRequest, PATIENCE_SECONDS, check_response, upload};
-use super::ledger::{FILES, RESOURCES, WorkloadLedger};
-use super::message::MessageStream;
+use super::ledger::{CacheFlavour, FILES, PurgeTimes, RESOURCES, VARIANTS, WorkloadLedger};
+use super::message::{BodyEnd, MessageHead, MessageStream};
 use crate::chance::SeededChance;
+use crate::cuts::RunCuts;
 
 /// What clients of a run are like.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +45,7 @@ pub(crate) struct SimulatedClient {
     pub(crate) ledger: Arc<WorkloadLedger>,
     pub(crate) plan: ClientPlan,
     pub(crate) chance: SeededChance,
+    pub(crate) cuts: Arc<RunCuts>,
 }
 
 impl SimulatedClient {
@@ -78,12 +82,18 @@ impl SimulatedClient {
     async fn connection(&mut self, requests: usize) -> io::Result<()> {
         let address = SocketAddress::Inet(self.plan.server);
         let socket = StreamSocket::connect(&address).await?;
-        let mut stream = MessageStream::new(socket);
-        for _ in 0..requests {
-            if self.plan.are_hostile && self.chance.once_in(8) {
-                return self.misbehave(&stream).await;
+        let mut stream = match self.chance.once_in(3) && !self.cuts.has("h2") {
+            true => {
+                self.ledger.count("HTTP/2 connections");
+                ClientStream::H2(Box::new(H2Stream::new(socket)))
             }
-            let leaves = !self.plan.is_calm && self.chance.once_in(12);
+            false => ClientStream::H1(MessageStream::new(socket)),
+        };
+        for _ in 0..requests {
+            if self.plan.are_hostile && self.chance.once_in(8) && !self.cuts.has("hostile") {
+                return self.misbehave(stream.socket()).await;
+            }
+            let leaves = !self.plan.is_calm && self.chance.once_in(12) && !self.cuts.has("leaves");
             if !self.ask(&mut stream, leaves).await? {
                 return Ok(());
             }
@@ -95,19 +105,19 @@ impl SimulatedClient {
         Ok(())
     }
 
-    async fn misbehave(&mut self, stream: &MessageStream) -> io::Result<()> {
+    async fn misbehave(&mut self, socket: &StreamSocket) -> io::Result<()> {
         count_fault("hostile client");
         let bytes = *self.chance.choose(&HOSTILE);
         let end = match self.chance.once_in(2) {
             true => self.chance.below(bytes.len()),
             false => bytes.len(),
         };
-        stream.socket.write_all(&bytes[..end]).await?;
+        socket.write_all(&bytes[..end]).await?;
         match self.chance.below(3) {
             0 => rt::sleep(Duration::from_secs(self.chance.below(20) as u64)).await,
             1 => {
                 count_fault("half-close");
-                stream.socket.shutdown_write()?;
+                socket.shutdown_write()?;
                 rt::sleep(Duration::from_secs(1)).await;
             }
             _ => {}
@@ -115,60 +125,124 @@ impl SimulatedClient {
         Ok(())
     }
 
-    fn draw_request(&mut self) -> AskedRequest {
-        let kind = match self.chance.below(10) {
-            0 => AskedKind::Return,
-            1 | 2 => AskedKind::File(self.chance.below(FILES)),
-            3 | 4 => AskedKind::Proxied(self.chance.below(RESOURCES)),
-            _ => AskedKind::Cached(self.chance.below(RESOURCES)),
+    fn draw_kind(&mut self) -> AskedKind {
+        let resource = match self.chance.once_in(2) {
+            true => self.ledger.hot,
+            false => self.chance.below(RESOURCES),
         };
-        let uploads = matches!(kind, AskedKind::Proxied(_)) && self.chance.once_in(3);
-        let is_head = !uploads && self.chance.once_in(10);
-        // Ranges of what is cached may have fetches of their own: not where single fetches are counted.
-        let may_range = matches!(kind, AskedKind::File(_))
-            || (matches!(kind, AskedKind::Cached(_)) && !self.plan.is_calm);
-        let range = (may_range && !is_head && self.chance.once_in(4)).then(|| {
-            let from = self.chance.below(5_000) as u64;
-            (from, from + self.chance.below(70_000) as u64)
-        });
-        AskedRequest {
-            kind,
-            is_head,
-            range,
-            upload: None,
-            started: if uploads { 1 } else { 0 },
+        let flavour = *self.chance.choose(&CacheFlavour::ALL);
+        let kind = match self.chance.below(20) {
+            0 | 1 => AskedKind::Return(self.chance.once_in(2)),
+            2 | 3 => AskedKind::File(self.chance.below(FILES)),
+            4 | 5 => AskedKind::Proxied(resource),
+            6 => AskedKind::Limited(resource, self.chance.once_in(2)),
+            7..=10 => AskedKind::Cached(CacheFlavour::Plain, resource),
+            11..=13 => AskedKind::Cached(CacheFlavour::Stale, resource),
+            _ => AskedKind::Cached(flavour, resource),
+        };
+        let name = match kind {
+            AskedKind::Return(_) => "return",
+            AskedKind::File(_) => "file",
+            AskedKind::Proxied(_) => "proxied",
+            AskedKind::Limited(..) => "limited",
+            AskedKind::Cached(flavour, _) => flavour.name(),
+        };
+        let is_of_origin = !matches!(kind, AskedKind::Return(_) | AskedKind::File(_));
+        let is_cut = self.cuts.has(name) || is_of_origin && self.cuts.has_one("resource", resource);
+        if is_cut {
+            AskedKind::Return(false)
+        } else {
+            kind
         }
     }
 
-    /// One request and its response; false: the connection ends here.
-    async fn ask(&mut self, stream: &mut MessageStream, leaves: bool) -> io::Result<bool> {
-        let mut asked = self.draw_request();
-        let uploads = asked.started == 1;
+    /// What is asked for next; whether it has a body.
+    fn draw_request(&mut self) -> (AskedRequest, bool) {
+        let kind = self.draw_kind();
+        let uploads = self.chance.once_in(3) && !self.cuts.has("uploads");
+        let uploads = uploads && matches!(kind, AskedKind::Proxied(_));
+        let purges = self.chance.once_in(16) && !self.cuts.has("purges");
+        // Slices have keys that a client does not know.
+        let has_key =
+            matches!(kind, AskedKind::Cached(flavour, _) if flavour != CacheFlavour::Slice);
+        let mode = *self.chance.choose(&[PurgeMode::Hard, PurgeMode::Soft]);
+        let purge = (purges && has_key).then_some(mode);
+        let is_head =
+            self.chance.once_in(10) && !self.cuts.has("heads") && !uploads && purge.is_none();
+        let may_range = match kind {
+            AskedKind::File(_) => true,
+            AskedKind::Cached(CacheFlavour::Parts | CacheFlavour::Slice, _) => true,
+            // They may have fetches of their own: not where single fetches are counted.
+            AskedKind::Cached(..) => !self.plan.is_calm,
+            AskedKind::Return(_) | AskedKind::Proxied(_) | AskedKind::Limited(..) => false,
+        };
+        let ranges = self.chance.once_in(3) && !self.cuts.has("ranges");
+        let from = self.chance.below(5_000) as u64;
+        let to = from + self.chance.below(70_000) as u64;
+        let asked = AskedRequest {
+            kind,
+            is_head,
+            purge,
+            variant: self.chance.below(VARIANTS),
+            range: (may_range && ranges && !is_head && purge.is_none()).then_some((from, to)),
+            upload: None,
+            started: 0,
+            purged: PurgeTimes::default(),
+        };
+        (asked, uploads)
+    }
+
+    /// The head of a request, without the empty line.
+    fn head_of(asked: &AskedRequest, uploads: bool) -> String {
         let path = match asked.kind {
-            AskedKind::Return => "/return".to_owned(),
+            AskedKind::Return(_) => "/return".to_owned(),
             AskedKind::File(number) => format!("/file{number}"),
             AskedKind::Proxied(number) => format!("/p/{number}"),
-            AskedKind::Cached(number) => format!("/c/{number}"),
+            AskedKind::Limited(number, is_paced) => {
+                format!("/{}/{number}", if is_paced { 'q' } else { 'n' })
+            }
+            AskedKind::Cached(flavour, number) if asked.purge == Some(PurgeMode::Soft) => {
+                format!(
+                    "/purge?key=http://origin/{}/{number}&soft",
+                    flavour.letter()
+                )
+            }
+            AskedKind::Cached(flavour, number) => format!("/{}/{number}", flavour.letter()),
         };
-        let method = match (uploads, asked.is_head) {
-            (true, _) => "POST",
-            (_, true) => "HEAD",
+        let method = match (uploads, asked.is_head, asked.purge.is_some()) {
+            (true, ..) => "POST",
+            (_, true, _) => "HEAD",
+            (.., true) => "PURGE",
             _ => "GET",
         };
-        let mut text = format!("{method} {path} HTTP/1.1\r\nHost: simulated\r\n");
+        let host = match asked.kind {
+            AskedKind::Return(true) => "second.simulated",
+            _ => "simulated",
+        };
+        let mut text = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n");
+        if matches!(asked.kind, AskedKind::Cached(CacheFlavour::Vary, _)) {
+            text += &format!("X-Variant: {}\r\n", asked.variant);
+        }
         if let Some((from, to)) = asked.range {
             text += &format!("Range: bytes={from}-{to}\r\n");
         }
+        text
+    }
+
+    /// One request and its response; false: the connection ends here.
+    async fn ask(&mut self, stream: &mut ClientStream, leaves: bool) -> io::Result<bool> {
+        let (mut asked, uploads) = self.draw_request();
         asked.started = clock::nanos();
-        match uploads {
-            true => self.upload(stream, text, &mut asked).await?,
-            false => {
-                stream
-                    .socket
-                    .write_all(format!("{text}\r\n").as_bytes())
-                    .await?
+        if let AskedKind::Cached(flavour, resource) = asked.kind {
+            let known = self.ledger.state();
+            let purged = known.purged.get(&(flavour, resource)).copied();
+            drop(known);
+            asked.purged = purged.unwrap_or_default();
+            if asked.purge.is_some() {
+                self.ledger.note_purging(flavour, resource);
             }
         }
+        self.send(stream, &mut asked, uploads).await?;
         if leaves {
             count_fault("client leaves");
             rt::sleep(Duration::from_millis(self.chance.below(500) as u64)).await;
@@ -177,22 +251,30 @@ impl SimulatedClient {
         let Some(head) = stream.head().await? else {
             return Err(io::ErrorKind::UnexpectedEof.into());
         };
-        let is_slow_reader = !self.plan.is_calm && self.chance.once_in(8);
+        let is_slow_reader =
+            !self.plan.is_calm && self.chance.once_in(8) && !self.cuts.has("slow readers");
         if is_slow_reader {
             count_fault("slow reader");
         }
-        let no_framing = asked.is_head;
         let pause = async |have: usize| {
             if is_slow_reader && have < 20_000 {
                 rt::sleep(Duration::from_millis(20)).await;
             }
         };
-        let (body, end) = match no_framing {
-            true => (Vec::new(), super::message::BodyEnd::Complete),
-            false => stream.body(&head, !head.keeps_alive(), pause).await,
-        };
+        let (body, end) = stream.body(&head, asked.is_head, pause).await;
+        self.judge(&asked, &head, (&body, end));
+        Ok(stream.keeps_alive(&head) && end == BodyEnd::Complete)
+    }
+
+    fn judge(&self, asked: &AskedRequest, head: &MessageHead, body: (&[u8], BodyEnd)) {
+        if let (Some(mode), AskedKind::Cached(flavour, resource), Some(200 | 204 | 412)) =
+            (asked.purge, asked.kind, head.status())
+        {
+            self.ledger
+                .note_purged(flavour, resource, mode, asked.started);
+        }
         let calm = (self.plan.is_calm, self.plan.is_slow);
-        if let Err(text) = check_response(&self.ledger, &asked, &head, (&body, end), calm) {
+        if let Err(text) = check_response(&self.ledger, asked, head, body, calm) {
             self.ledger.violate(text);
         }
         self.ledger.count("responses");
@@ -202,32 +284,84 @@ impl SimulatedClient {
                 "MISS" => "MISS",
                 "EXPIRED" => "EXPIRED",
                 "REVALIDATED" => "REVALIDATED",
-                "BYPASS" => "BYPASS",
+                "STALE" => "STALE",
+                "UPDATING" => "UPDATING",
                 "-" => "not by a cache",
                 _ => "other state of the cache",
             });
         }
-        Ok(head.keeps_alive() && end == super::message::BodyEnd::Complete)
     }
 
-    /// Sends a request with a body, in pieces.
-    async fn upload(
+    /// Sends a request, with HTTP/1 a body in pieces.
+    async fn send(
         &mut self,
-        stream: &MessageStream,
-        mut text: String,
+        stream: &mut ClientStream,
         asked: &mut AskedRequest,
+        uploads: bool,
     ) -> io::Result<()> {
-        let len = *self.chance.choose(&[0, 10, 3_000, 40_000]);
-        let (bytes, sum) = upload(self.chance.number() % 100, len);
-        asked.upload = Some((len, sum));
-        text += &format!("Content-Length: {len}\r\n\r\n");
-        stream.socket.write_all(text.as_bytes()).await?;
+        let mut text = SimulatedClient::head_of(asked, uploads);
+        let mut bytes = Vec::new();
+        if uploads {
+            let len = *self.chance.choose(&[0, 10, 3_000, 40_000]);
+            let (content, sum) = upload(self.chance.number() % 100, len);
+            asked.upload = Some((len, sum));
+            text += &format!("Content-Length: {len}\r\n");
+            bytes = content;
+        }
+        let socket = match stream {
+            ClientStream::H2(stream) => return stream.send(&text, &bytes).await,
+            ClientStream::H1(stream) => &stream.socket,
+        };
+        socket.write_all(format!("{text}\r\n").as_bytes()).await?;
         for piece in bytes.chunks(1 + self.chance.below(9_000)) {
-            stream.socket.write_all(piece).await?;
+            socket.write_all(piece).await?;
             if self.chance.once_in(6) {
                 rt::sleep(Duration::from_millis(20)).await;
             }
         }
         Ok(())
+    }
+}
+
+/// A connection of a client.
+enum ClientStream {
+    H1(MessageStream),
+    H2(Box<H2Stream>),
+}
+
+impl ClientStream {
+    fn socket(&self) -> &StreamSocket {
+        match self {
+            ClientStream::H1(stream) => &stream.socket,
+            ClientStream::H2(stream) => &stream.socket,
+        }
+    }
+
+    async fn head(&mut self) -> io::Result<Option<MessageHead>> {
+        match self {
+            ClientStream::H1(stream) => stream.head().await,
+            ClientStream::H2(stream) => stream.head().await,
+        }
+    }
+
+    async fn body(
+        &mut self,
+        head: &MessageHead,
+        is_head: bool,
+        pause: impl AsyncFn(usize),
+    ) -> (Vec<u8>, BodyEnd) {
+        match self {
+            ClientStream::H1(_) if is_head => (Vec::new(), BodyEnd::Complete),
+            ClientStream::H1(stream) => stream.body(head, !head.keeps_alive(), pause).await,
+            ClientStream::H2(stream) => stream.body(pause).await,
+        }
+    }
+
+    /// Whether another request may follow this response.
+    fn keeps_alive(&self, head: &MessageHead) -> bool {
+        match self {
+            ClientStream::H1(_) => head.keeps_alive(),
+            ClientStream::H2(stream) => stream.is_free(),
+        }
     }
 }

@@ -8,21 +8,37 @@
 //! - **W3, nothing is shared that may not be**: what the origin said with `no-store` or `private` reaches one client
 //!   (RFC 9111, sections 3 and 5.2.2).
 //! - **W4, nothing is staler than allowed**: without `use_stale`, a response is used only while its lifetime lasts
-//!   (RFC 9111, section 4.2), and its `Age` is not less than what has passed (section 4.2.3).
+//!   (RFC 9111, section 4.2), and its `Age` is not less than what has passed (section 4.2.3). With `use_stale`, what is not
+//!   called STALE or UPDATING is as fresh as elsewhere.
 //! - **W5, never two fetches where one is promised**: in calm weather, the origin is asked for one thing once at a time
-//!   (docs/design/2026-11-21-coalescing.md).
+//!   (docs/design/2026-11-21-coalescing.md), unless what is on its way may not be used any more, or was purged.
 //! - **W6, every request comes to its end** within the timers of the configuration: answered, refused or cut.
 //! - **W7, counters add up**: what was accepted was handled, and nothing is active after the last client.
 //! - **W8, everything is freed**: after the last client, and a stop, no connection and no loop is left.
 //! - **W9, no panic**, and no line in the error log that says that the server itself is at fault.
 //! - **W10, an upload arrives whole**: what the origin read is what the client sent.
 //! - **W11, in calm weather every request is answered**, with the status that its resource has.
+//! - **W12, a purge holds**: a request that begins when a purge has been answered does not get what the origin had said before
+//!   that purge was sent, until the process dies (docs/guide/caching.md); after a soft purge, only as STALE or UPDATING.
+//! - **W13, limits hold**: in calm weather the origin has at most as many requests at once, and in a time, as `limit_conn` and
+//!   `limit_req` allow.
+//! - **W14, a request is answered by its server**: by the one whose name is in `Host`, and with its own variant (RFC 9110,
+//!   section 12.5.5: what `Vary` names selects the response).
 
-use super::ledger::{CachePolicy, WorkloadLedger, content, digest};
+use cache::PurgeMode;
+
+use super::ledger::{
+    CacheFlavour, CachePolicy, LedgerState, PurgeTimes, SaidResponse, WorkloadLedger, content,
+    digest, variant_of,
+};
 use super::message::{BodyEnd, MessageHead};
 
 /// What is said of `proxy_cache_valid 200` in the configuration, in seconds.
 pub(crate) const VALID_SECONDS: u64 = 3;
+/// How many requests at once `limit_conn` allows, and what `limit_req` allows: as many a second, and as many beyond.
+pub(crate) const LIMIT_CONNECTIONS: usize = 2;
+pub(crate) const LIMIT_RATE: u64 = 5;
+pub(crate) const LIMIT_BURST: u64 = 2;
 /// Within what a request must have ended, in seconds: two servers that connect for 2 s and are silent for 5 s, with a body
 /// in drops, at a client that reads slowly.
 pub(crate) const PATIENCE_SECONDS: u64 = 90;
@@ -31,11 +47,13 @@ const SECOND: u64 = 1_000_000_000;
 /// What a client has asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AskedKind {
-    /// A text of the configuration.
-    Return,
+    /// A text of the configuration: that of the first server, or of the second.
+    Return(bool),
     File(usize),
     Proxied(usize),
-    Cached(usize),
+    /// Behind `limit_conn`, or `limit_req`.
+    Limited(usize, bool),
+    Cached(CacheFlavour, usize),
 }
 
 /// A request of a client.
@@ -43,10 +61,14 @@ pub(crate) enum AskedKind {
 pub(crate) struct AskedRequest {
     pub(crate) kind: AskedKind,
     pub(crate) is_head: bool,
+    pub(crate) purge: Option<PurgeMode>,
+    pub(crate) variant: usize,
     pub(crate) range: Option<(u64, u64)>,
     /// The length and the digest of what was uploaded.
     pub(crate) upload: Option<(usize, u64)>,
     pub(crate) started: u64,
+    /// When the last purges of it had been sent that were answered when this request began.
+    pub(crate) purged: PurgeTimes,
 }
 
 /// How exact times are: how long a head may be under way.
@@ -54,6 +76,15 @@ pub(crate) fn slack(is_slow: bool) -> u64 {
     match is_slow {
         true => 8 * SECOND,
         false => SECOND + SECOND / 2,
+    }
+}
+
+/// For how many nanoseconds a response may be used, if it may be shared at all.
+pub(crate) fn lifetime(policy: CachePolicy) -> Option<u64> {
+    match policy {
+        CachePolicy::MaxAge(seconds) => Some(seconds * SECOND),
+        CachePolicy::Unsaid => Some(VALID_SECONDS * SECOND),
+        CachePolicy::NoStore | CachePolicy::Private => None,
     }
 }
 
@@ -68,16 +99,15 @@ pub(crate) fn check_response(
     let Some(status) = head.status() else {
         return Err(format!("W11: {asked:?} got {:?}", head.first));
     };
-    ledger.count(match status {
-        200 => "200",
-        206 => "206",
-        502 | 504 => "502 or 504",
-        _ => "other status",
-    });
+    count_status(ledger, status);
     if status != 200 && status != 206 {
         // A range that begins beyond the end (RFC 9110, section 14.1.2).
         let is_beyond = status == 416 && asked.range.is_some();
-        return match is_calm && !is_beyond {
+        let is_limited = status == 503 && matches!(asked.kind, AskedKind::Limited(..));
+        let is_purged = asked.purge.is_some() && matches!(status, 204 | 412);
+        // A POST on a connection that the origin was about to close is not sent again (RFC 9112, section 9.3.1).
+        let is_lost = status == 502 && asked.upload.is_some();
+        return match is_calm && !is_beyond && !is_limited && !is_purged && !is_lost {
             true => Err(format!("W11: {asked:?} got {status}")),
             false => Ok(()),
         };
@@ -91,29 +121,68 @@ pub(crate) fn check_response(
             )),
         };
     }
-    let (whole, resource) = match asked.kind {
-        AskedKind::Return => (b"hello from the configuration".to_vec(), None),
-        AskedKind::File(number) => (
-            content(FILE_SALT + number as u64, 0, ledger.files[number]),
-            None,
-        ),
-        AskedKind::Proxied(number) | AskedKind::Cached(number) => {
+    if asked.purge.is_some() {
+        // What a purge says of itself is for people.
+        return Ok(());
+    }
+    let whole = whole_body(ledger, asked, head)?;
+    check_body(asked, status, head, &whole, (body, end))?;
+    match asked.kind {
+        AskedKind::Cached(flavour, resource) => {
+            check_caching(ledger, asked, (flavour, resource), head, is_slow)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn count_status(ledger: &WorkloadLedger, status: u16) {
+    ledger.count(match status {
+        200 => "200",
+        204 => "204",
+        206 => "206",
+        416 => "416",
+        502 | 504 => "502 or 504",
+        503 => "503",
+        _ => "other status",
+    });
+}
+
+/// The whole body that a response is of.
+fn whole_body(
+    ledger: &WorkloadLedger,
+    asked: &AskedRequest,
+    head: &MessageHead,
+) -> Result<Vec<u8>, String> {
+    Ok(match asked.kind {
+        AskedKind::Return(is_second) => return_text(is_second).as_bytes().to_vec(),
+        AskedKind::File(number) => content(FILE_SALT + number as u64, 0, ledger.files[number]),
+        AskedKind::Proxied(number)
+        | AskedKind::Limited(number, _)
+        | AskedKind::Cached(_, number) => {
             let Some(version) = head.number("x-version") else {
-                return Err(format!(
-                    "W1: {asked:?} got {status} that is not of the origin"
-                ));
+                return Err(format!("W1: {asked:?} got what is not of the origin"));
             };
-            (
-                content(number as u64, version, ledger.resources[number].len),
-                Some(number),
+            let is_varied = matches!(asked.kind, AskedKind::Cached(CacheFlavour::Vary, _));
+            let variant = if is_varied { asked.variant } else { 0 };
+            let said = head.number("x-said-variant").unwrap_or(0);
+            if said != variant as u64 {
+                return Err(format!("W14: {asked:?} got variant {said}"));
+            }
+            content(
+                variant_of(number, variant),
+                version,
+                ledger.resources[number].len,
             )
         }
-    };
-    check_body(asked, status, head, &whole, (body, end))?;
-    if let (AskedKind::Cached(_), Some(number)) = (asked.kind, resource) {
-        check_caching(ledger, asked, number, head, is_slow)?;
+    })
+}
+
+/// What the servers say of themselves.
+pub(crate) fn return_text(is_second: bool) -> &'static str {
+    match is_second {
+        true => "hello from the second server",
+        false => "hello from the configuration",
     }
-    Ok(())
 }
 
 /// Files have other contents than resources.
@@ -171,11 +240,11 @@ fn check_body(
     }
 }
 
-/// W3 and W4.
+/// W3, W4 and W12.
 fn check_caching(
     ledger: &WorkloadLedger,
     asked: &AskedRequest,
-    resource: usize,
+    (flavour, resource): (CacheFlavour, usize),
     head: &MessageHead,
     is_slow: bool,
 ) -> Result<(), String> {
@@ -192,32 +261,81 @@ fn check_caching(
     if said.resource != resource {
         return Err(format!("W1: {asked:?} got resource {}", said.resource));
     }
-    let lifetime = match said.policy {
-        CachePolicy::MaxAge(seconds) => seconds,
-        CachePolicy::Unsaid => VALID_SECONDS,
-        CachePolicy::NoStore | CachePolicy::Private if said.heard > 1 => {
-            return Err(format!(
+    if flavour == CacheFlavour::Vary && said.variant != asked.variant {
+        return Err(format!(
+            "W14: {asked:?} got a response for {}",
+            said.variant
+        ));
+    }
+    let Some(lifetime) = lifetime(said.policy) else {
+        // Each slice is a response of its own, and a client gets the head of the first.
+        return match said.heard > 1 {
+            true => Err(format!(
                 "W3: {asked:?} got response {number}, {:?}, as another client did",
                 said.policy
-            ));
-        }
-        CachePolicy::NoStore | CachePolicy::Private => return Ok(()),
+            )),
+            false => Ok(()),
+        };
     };
-    let slack = slack(is_slow);
-    if asked.started > said.sent + lifetime * SECOND + slack {
+    let may_be_stale = flavour == CacheFlavour::Stale
+        && matches!(head.field("x-cache"), Some("STALE" | "UPDATING"));
+    let purged = match may_be_stale {
+        true => asked.purged.hard,
+        false => asked.purged.hard.max(asked.purged.soft),
+    };
+    if said.sent < purged {
         return Err(format!(
-            "W4: {asked:?} got response {number} of {} ms before, which was fresh for {lifetime} s",
-            (asked.started - said.sent) / 1_000_000
+            "W12: {asked:?} got response {number}, said {} ms before a purge that was answered",
+            (purged - said.sent) / 1_000_000
         ));
     }
+    let slack = slack(is_slow);
+    if !may_be_stale && asked.started > said.sent + lifetime + slack {
+        return Err(format!(
+            "W4: {asked:?} got response {number} of {} ms before, which was fresh for {} s",
+            (asked.started - said.sent) / 1_000_000,
+            lifetime / SECOND
+        ));
+    }
+    check_age(asked, &said, head, slack)
+}
+
+fn check_age(
+    asked: &AskedRequest,
+    said: &SaidResponse,
+    head: &MessageHead,
+    slack: u64,
+) -> Result<(), String> {
     let age = head.number("age").unwrap_or(0);
     let passed = asked.started.saturating_sub(said.sent + slack) / SECOND;
-    if age + 1 < passed {
-        return Err(format!(
+    match age + 1 < passed {
+        true => Err(format!(
             "W4: {asked:?} got Age {age}, and {passed} s have passed"
-        ));
+        )),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+/// W13, at the end of a run.
+pub(crate) fn check_limits(state: &LedgerState) -> Vec<String> {
+    let mut violations = Vec::new();
+    if state.limited_most > LIMIT_CONNECTIONS {
+        let most = state.limited_most;
+        violations.push(format!("W13: {most} requests at once came to the origin"));
+    }
+    for (first, begin) in state.paced.iter().enumerate() {
+        for (last, end) in state.paced.iter().enumerate().skip(first) {
+            let count = (last - first + 1) as u64;
+            // One for the first, one for a part of a second, and one that was longer on its way than the next.
+            let allowed = 3 + LIMIT_BURST + (end - begin) * LIMIT_RATE / SECOND;
+            if count > allowed {
+                let within = (end - begin) / 1_000_000;
+                violations.push(format!("W13: {count} requests came within {within} ms"));
+                return violations;
+            }
+        }
+    }
+    violations
 }
 
 /// What is uploaded by a client.

@@ -3,11 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cache::PurgeMode;
+use rt::simulation::clock;
+
 use crate::chance::SeededChance;
 
 /// How many resources the origin has, and how many files the server has.
 pub(crate) const RESOURCES: usize = 8;
 pub(crate) const FILES: usize = 4;
+/// How many variants a resource has where its response varies.
+pub(crate) const VARIANTS: usize = 3;
 
 /// What a response says of caching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +25,12 @@ pub(crate) enum CachePolicy {
     Private,
 }
 
+impl CachePolicy {
+    pub(crate) fn is_shared(self) -> bool {
+        !matches!(self, CachePolicy::NoStore | CachePolicy::Private)
+    }
+}
+
 /// How a response's body is framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyFraming {
@@ -27,6 +38,60 @@ pub(crate) enum BodyFraming {
     Chunked,
     Close,
 }
+
+/// The locations with a cache, each with directives of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum CacheFlavour {
+    Plain,
+    /// `use_stale` and `background_update`.
+    Stale,
+    /// `proxy_cache_partial`.
+    Parts,
+    /// The origin's responses vary.
+    Vary,
+    /// `slice`.
+    Slice,
+}
+
+impl CacheFlavour {
+    pub(crate) const ALL: [CacheFlavour; 5] = [
+        CacheFlavour::Plain,
+        CacheFlavour::Stale,
+        CacheFlavour::Parts,
+        CacheFlavour::Vary,
+        CacheFlavour::Slice,
+    ];
+
+    /// What its paths begin with.
+    pub(crate) fn letter(self) -> char {
+        match self {
+            CacheFlavour::Plain => 'c',
+            CacheFlavour::Stale => 's',
+            CacheFlavour::Parts => 'r',
+            CacheFlavour::Vary => 'v',
+            CacheFlavour::Slice => 'l',
+        }
+    }
+
+    /// Its name as a cut.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            CacheFlavour::Plain => "plain",
+            CacheFlavour::Stale => "stale",
+            CacheFlavour::Parts => "parts",
+            CacheFlavour::Vary => "vary",
+            CacheFlavour::Slice => "slice",
+        }
+    }
+
+    /// Whether it promises one fetch at a time of each thing.
+    fn fetches_once(self) -> bool {
+        matches!(self, CacheFlavour::Plain | CacheFlavour::Stale)
+    }
+}
+
+/// A thing under a key of the cache: where, which resource, which variant.
+pub(crate) type CachedThing = (CacheFlavour, usize, usize);
 
 /// Something that the origin has.
 #[derive(Clone, Copy, Debug)]
@@ -36,8 +101,12 @@ pub(crate) struct OriginResource {
     pub(crate) policy: CachePolicy,
     /// It has a strong validator.
     pub(crate) has_etag: bool,
+    /// Ranges of it can be asked for.
+    pub(crate) has_ranges: bool,
     /// How long its head takes, in milliseconds.
     pub(crate) delay_ms: u64,
+    /// The longest pause between two pieces of its body, in milliseconds: it may take longer to come than it is fresh.
+    pub(crate) pause_ms: u64,
     /// It changes once in this number of responses.
     pub(crate) changes: usize,
 }
@@ -65,7 +134,9 @@ impl OriginResource {
             framing: *chance.choose(&framings),
             policy: *chance.choose(&policies),
             has_etag: chance.once_in(2),
+            has_ranges: !chance.once_in(3),
             delay_ms: *chance.choose(&[0, 0, 1, 30, 400]),
+            pause_ms: *chance.choose(&[0, 0, 900]),
             changes: *chance.choose(&[1, 3, 1000]),
         }
     }
@@ -75,6 +146,7 @@ impl OriginResource {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SaidResponse {
     pub(crate) resource: usize,
+    pub(crate) variant: usize,
     /// Which content it has, or confirms.
     pub(crate) version: u64,
     /// When its head was sent, in nanoseconds.
@@ -84,11 +156,31 @@ pub(crate) struct SaidResponse {
     pub(crate) heard: u64,
 }
 
+/// When purges had been sent; 0: there was none.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PurgeTimes {
+    pub(crate) hard: u64,
+    pub(crate) soft: u64,
+}
+
+/// A fetch under way at the origin.
+#[derive(Clone, Copy, Debug)]
+struct RunningFetch {
+    number: u64,
+    thing: CachedThing,
+    /// Until when its response may be shared, once its head was sent.
+    fresh_until: Option<u64>,
+    /// It was purged: requests since then begin another one.
+    is_purged: bool,
+}
+
 /// What all loops of a simulation share.
 pub(crate) struct WorkloadLedger {
     pub(crate) resources: Vec<OriginResource>,
     pub(crate) files: Vec<usize>,
     pub(crate) origin_is_moody: bool,
+    /// What half of the requests are for, so that clients meet.
+    pub(crate) hot: usize,
     state: Mutex<LedgerState>,
 }
 
@@ -96,12 +188,20 @@ pub(crate) struct WorkloadLedger {
 pub(crate) struct LedgerState {
     /// By number.
     pub(crate) said: Vec<SaidResponse>,
-    /// The present version of each resource.
+    /// The present version of each resource, then of each as slices show it.
     pub(crate) versions: Vec<u64>,
-    /// Fetches under way at the origin, by resource, for the cache.
-    pub(crate) fetches: BTreeMap<usize, u64>,
+    /// Fetches under way at the origin for a cache.
+    fetches: Vec<RunningFetch>,
+    next_fetch: u64,
     /// Two at a time.
     pub(crate) doubled: Vec<String>,
+    /// When the last purge of each kind that was answered had been sent.
+    pub(crate) purged: BTreeMap<(CacheFlavour, usize), PurgeTimes>,
+    /// Requests under way at the origin that `limit_conn` lets through, and the most of them.
+    pub(crate) limited_now: usize,
+    pub(crate) limited_most: usize,
+    /// When requests that `limit_req` lets through have come to the origin.
+    pub(crate) paced: Vec<u64>,
     pub(crate) violations: Vec<String>,
     pub(crate) counts: BTreeMap<&'static str, u64>,
     pub(crate) clients_left: usize,
@@ -109,22 +209,39 @@ pub(crate) struct LedgerState {
 }
 
 impl WorkloadLedger {
+    /// `is_storm`: what half of the requests are for is such that clients meet stale responses and renew them.
     pub(crate) fn draw(
         chance: &mut SeededChance,
-        clients: usize,
         is_moody: bool,
+        is_storm: bool,
     ) -> Arc<WorkloadLedger> {
         let state = LedgerState {
-            versions: vec![1; RESOURCES],
-            clients_left: clients,
+            versions: vec![1; 2 * RESOURCES],
             ..LedgerState::default()
         };
+        let draw = |_| OriginResource::draw(chance);
+        let mut resources: Vec<OriginResource> = (0..RESOURCES).map(draw).collect();
+        let hot = chance.below(RESOURCES);
+        if chance.once_in(2) {
+            (resources[hot].policy, resources[hot].pause_ms) = (CachePolicy::MaxAge(2), 900);
+        }
+        if is_storm {
+            resources[hot] = OriginResource {
+                len: 20_000,
+                framing: BodyFraming::Length,
+                policy: CachePolicy::MaxAge(2),
+                has_etag: true,
+                has_ranges: true,
+                delay_ms: 400,
+                pause_ms: 500,
+                changes: 3,
+            };
+        }
         Arc::new(WorkloadLedger {
-            resources: (0..RESOURCES)
-                .map(|_| OriginResource::draw(chance))
-                .collect(),
+            resources,
             files: (0..FILES).map(|_| *chance.choose(&LENGTHS)).collect(),
             origin_is_moody: is_moody,
+            hot,
             state: Mutex::new(state),
         })
     }
@@ -141,6 +258,94 @@ impl WorkloadLedger {
         rt::simulation::note(|| format!("VIOLATION {text}"));
         self.state().violations.push(text);
     }
+
+    /// A purge that was sent at `sent` has been answered.
+    pub(crate) fn note_purged(
+        &self,
+        flavour: CacheFlavour,
+        resource: usize,
+        mode: PurgeMode,
+        sent: u64,
+    ) {
+        let mut state = self.state();
+        let known = state.purged.entry((flavour, resource)).or_default();
+        let known = match mode {
+            PurgeMode::Hard => &mut known.hard,
+            PurgeMode::Soft => &mut known.soft,
+        };
+        *known = sent.max(*known);
+    }
+
+    /// A purge is sent: from now on requests need not join what is under way.
+    pub(crate) fn note_purging(&self, flavour: CacheFlavour, resource: usize) {
+        let mut state = self.state();
+        for fetch in &mut state.fetches {
+            fetch.is_purged |= fetch.thing.0 == flavour && fetch.thing.1 == resource;
+        }
+    }
+
+    /// The process has died. What it was asked to purge may be back, since it has not said when that is on the disk; and it
+    /// joins nothing that is under way at the origin.
+    pub(crate) fn note_crash(&self) {
+        let mut state = self.state();
+        state.purged.clear();
+        state
+            .fetches
+            .iter_mut()
+            .for_each(|fetch| fetch.is_purged = true);
+    }
+}
+
+/// A fetch of the cache, while it lasts at the origin.
+pub(crate) struct FetchGuard {
+    ledger: Arc<WorkloadLedger>,
+    number: u64,
+}
+
+impl FetchGuard {
+    pub(crate) fn new(ledger: &Arc<WorkloadLedger>, thing: CachedThing) -> FetchGuard {
+        let (flavour, resource, _) = thing;
+        let counts = flavour.fetches_once() && ledger.resources[resource].policy.is_shared();
+        let now = clock::nanos();
+        let mut state = ledger.state();
+        let is_joinable = |fetch: &&RunningFetch| {
+            let is_fresh = fetch.fresh_until.is_none_or(|until| now < until);
+            fetch.thing == thing && is_fresh && !fetch.is_purged
+        };
+        if counts && state.fetches.iter().any(|fetch| is_joinable(&fetch)) {
+            let text = format!("{thing:?} is fetched twice at once at {now}");
+            state.doubled.push(text);
+        }
+        let number = state.next_fetch;
+        state.next_fetch += 1;
+        state.fetches.push(RunningFetch {
+            number,
+            thing,
+            fresh_until: None,
+            is_purged: false,
+        });
+        drop(state);
+        FetchGuard {
+            ledger: Arc::clone(ledger),
+            number,
+        }
+    }
+
+    /// The head has been sent.
+    pub(crate) fn note_head(&self, lifetime_nanos: u64) {
+        let mut state = self.ledger.state();
+        let mut fetches = state.fetches.iter_mut();
+        if let Some(fetch) = fetches.find(|fetch| fetch.number == self.number) {
+            fetch.fresh_until = Some(clock::nanos() + lifetime_nanos);
+        }
+    }
+}
+
+impl Drop for FetchGuard {
+    fn drop(&mut self) {
+        let mut state = self.ledger.state();
+        state.fetches.retain(|fetch| fetch.number != self.number);
+    }
 }
 
 /// The body of a version of a resource, or of a file: different at each place, and from others.
@@ -152,6 +357,11 @@ pub(crate) fn content(what: u64, version: u64, len: usize) -> Vec<u8> {
     }
     bytes.truncate(len);
     bytes
+}
+
+/// What stands for a variant of a resource in [`content`].
+pub(crate) fn variant_of(resource: usize, variant: usize) -> u64 {
+    (resource + 100 * variant) as u64
 }
 
 /// A number that stands for bytes, in the header fields of uploads.

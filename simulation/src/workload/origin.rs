@@ -1,6 +1,6 @@
 //! The origin: it knows what it has said.
 //!
-//! `/p/N` and `/c/N` are resource N, the second asked for by a cache. An upload is answered with its digest. If the origin
+//! `/p/N` and `/c/N` are resource N, the second asked for by a cache, as are the paths of other flavours. An upload is answered with its digest. If the origin
 //! is moody, some of its responses come late, in drops, not at all, or break off.
 
 use std::io;
@@ -11,9 +11,16 @@ use std::time::Duration;
 use rt::net::{SocketListener, StreamSocket};
 use rt::simulation::{clock, count_fault, network};
 
-use super::ledger::{BodyFraming, CachePolicy, SaidResponse, WorkloadLedger, content, digest};
+use super::invariants::lifetime;
+use super::ledger::{
+    BodyFraming, CacheFlavour, CachePolicy, FetchGuard, OriginResource, RESOURCES, SaidResponse,
+    WorkloadLedger, content, digest, variant_of,
+};
 use super::message::{MessageHead, MessageStream};
 use crate::chance::SeededChance;
+
+/// How many pauses a body has that comes slowly.
+const PAUSES: usize = 10;
 
 /// What is odd about one response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,32 +93,100 @@ struct OriginConnection {
     chance: SeededChance,
 }
 
-/// A fetch of the cache, while it lasts.
-struct FetchGuard(Arc<WorkloadLedger>, usize);
+/// What a request asks for.
+#[derive(Clone, Copy, Debug)]
+struct AskedResource {
+    resource: usize,
+    /// The first letter of the path.
+    letter: char,
+    /// `X-Variant`, where responses vary by it.
+    variant: usize,
+}
 
-impl FetchGuard {
-    fn new(ledger: &Arc<WorkloadLedger>, resource: usize) -> FetchGuard {
-        let policy = ledger.resources[resource].policy;
-        let is_shared = !matches!(policy, CachePolicy::NoStore | CachePolicy::Private);
-        let mut state = ledger.state();
-        let running = state.fetches.entry(resource).or_default();
-        *running += 1;
-        if *running > 1 && is_shared {
-            let text = format!(
-                "resource {resource} is fetched {running} times at once at {}",
-                clock::nanos()
-            );
-            state.doubled.push(text);
-        }
-        drop(state);
-        FetchGuard(Arc::clone(ledger), resource)
+impl AskedResource {
+    fn of(path: &str, head: &MessageHead, resources: usize) -> Option<AskedResource> {
+        let letter = path.chars().nth(1)?;
+        let resource = path
+            .get(3..)?
+            .parse()
+            .ok()
+            .filter(|number| *number < resources)?;
+        let variant = head.number("x-variant").unwrap_or(0) as usize;
+        Some(AskedResource {
+            resource,
+            letter,
+            variant: if letter == CacheFlavour::Vary.letter() {
+                variant
+            } else {
+                0
+            },
+        })
+    }
+
+    fn flavour(self) -> Option<CacheFlavour> {
+        CacheFlavour::ALL
+            .into_iter()
+            .find(|flavour| flavour.letter() == self.letter)
     }
 }
 
-impl Drop for FetchGuard {
+/// A request that `limit_conn` has let through, while it lasts.
+struct LimitedGuard(Arc<WorkloadLedger>);
+
+impl LimitedGuard {
+    fn new(ledger: &Arc<WorkloadLedger>) -> LimitedGuard {
+        let mut state = ledger.state();
+        state.limited_now += 1;
+        state.limited_most = state.limited_most.max(state.limited_now);
+        drop(state);
+        LimitedGuard(Arc::clone(ledger))
+    }
+}
+
+impl Drop for LimitedGuard {
     fn drop(&mut self) {
-        if let Some(running) = self.0.state().fetches.get_mut(&self.1) {
-            *running -= 1;
+        self.0.state().limited_now -= 1;
+    }
+}
+
+fn policy_field(policy: CachePolicy) -> String {
+    match policy {
+        CachePolicy::MaxAge(seconds) => format!("Cache-Control: max-age={seconds}\r\n"),
+        CachePolicy::Unsaid => String::new(),
+        CachePolicy::NoStore => "Cache-Control: no-store\r\n".to_owned(),
+        CachePolicy::Private => "Cache-Control: private\r\n".to_owned(),
+    }
+}
+
+/// The part of a body that a response brings.
+#[derive(Clone, Copy, Debug)]
+enum GivenPart {
+    Whole,
+    /// From the first byte to before the second.
+    Range(usize, usize),
+    Unsatisfiable,
+}
+
+impl GivenPart {
+    /// What `Range` and `If-Range` say of a body of this length (RFC 9110, section 14.2). One range is understood.
+    fn of(head: &MessageHead, len: usize, etag: &str) -> GivenPart {
+        let is_same = head.field("if-range").is_none_or(|known| known == etag);
+        let asked = head
+            .field("range")
+            .and_then(|range| range.strip_prefix("bytes="));
+        let Some((from, to)) = asked
+            .filter(|_| is_same)
+            .and_then(|asked| asked.split_once('-'))
+        else {
+            return GivenPart::Whole;
+        };
+        let Ok(from) = from.parse::<usize>() else {
+            return GivenPart::Whole;
+        };
+        let to = to.parse::<usize>().map_or(len, |to| (to + 1).min(len));
+        match from < len {
+            true => GivenPart::Range(from, to),
+            false => GivenPart::Unsatisfiable,
         }
     }
 }
@@ -142,20 +217,22 @@ impl OriginConnection {
         );
         let (method, path) = (method.to_owned(), path.to_owned());
         let (upload, _) = self.stream.body(head, false, async |_| ()).await;
-        let number = path
-            .get(3..)
-            .and_then(|number| number.parse::<usize>().ok());
-        let Some(resource) = number.filter(|number| *number < self.ledger.resources.len()) else {
+        let ledger = Arc::clone(&self.ledger);
+        let Some(asked) = AskedResource::of(&path, head, ledger.resources.len()) else {
             self.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
                 .await?;
             return Ok(true);
         };
-        let ledger = Arc::clone(&self.ledger);
-        let _fetch = path
-            .starts_with("/c/")
-            .then(|| FetchGuard::new(&ledger, resource));
+        let thing = |flavour| (flavour, asked.resource, asked.variant);
+        let fetch = asked
+            .flavour()
+            .map(|flavour| FetchGuard::new(&ledger, thing(flavour)));
+        let _limited = (asked.letter == 'n').then(|| LimitedGuard::new(&ledger));
+        if asked.letter == 'q' {
+            ledger.state().paced.push(clock::nanos());
+        }
         let mood = self.mood();
-        let is = ledger.resources[resource];
+        let is = ledger.resources[asked.resource];
         if is.delay_ms > 0 {
             rt::sleep(Duration::from_millis(is.delay_ms)).await;
         }
@@ -181,63 +258,107 @@ impl OriginConnection {
             self.write(text.as_bytes()).await?;
             return Ok(true);
         }
-        self.give(head, &method, resource, mood).await
+        self.give((head, &method), asked, mood, fetch.as_ref())
+            .await
     }
 
-    /// Sends a resource, or that it has not changed.
+    /// Sends a resource, a part of it, or that it has not changed.
     async fn give(
         &mut self,
-        head: &MessageHead,
-        method: &str,
-        resource: usize,
+        (head, method): (&MessageHead, &str),
+        asked: AskedResource,
         mood: OriginMood,
+        fetch: Option<&FetchGuard>,
     ) -> io::Result<bool> {
+        let AskedResource {
+            resource, variant, ..
+        } = asked;
         let is = self.ledger.resources[resource];
-        let changes = self.chance.once_in(is.changes);
-        let (number, version) = self.note_said(resource, changes);
-        let etag = format!("\"{resource}-{version}\"");
-        let is_known = is.has_etag && head.field("if-none-match") == Some(&etag);
-        let mut text = match is_known {
-            true => "HTTP/1.1 304 Not Modified\r\n".to_owned(),
-            false => "HTTP/1.1 200 OK\r\n".to_owned(),
+        let is_sliced = asked.flavour() == Some(CacheFlavour::Slice);
+        // Where it changes between two slices the response is cut: not in calm weather.
+        let changes = self.chance.once_in(is.changes)
+            && (!is_sliced || self.ledger.origin_is_moody && self.chance.once_in(8));
+        let (number, version) = self.note_said(asked, changes);
+        let etag = format!("\"{resource}-{variant}-{version}\"");
+        // Slices are pieces of one version only where there is a validator (`slice` compares it).
+        let has_etag = is.has_etag || is_sliced;
+        let is_known = has_etag && head.field("if-none-match") == Some(&etag);
+        let part = match has_etag && (is.has_ranges || is_sliced) && method == "GET" && !is_known {
+            true if is.len > 0 => GivenPart::of(head, is.len, &etag),
+            _ => GivenPart::Whole,
         };
-        text += &format!(
-            "X-Number: {number}\r\nX-Version: {version}\r\nX-Length: {}\r\n",
+        let status = match part {
+            _ if is_known => "304 Not Modified",
+            GivenPart::Whole => "200 OK",
+            GivenPart::Range(..) => "206 Partial Content",
+            GivenPart::Unsatisfiable => "416 Range Not Satisfiable",
+        };
+        let mut text = format!(
+            "HTTP/1.1 {status}\r\nX-Number: {number}\r\nX-Version: {version}\r\nX-Length: {}\r\n",
             is.len
         );
-        if is.has_etag {
+        if has_etag {
             text += &format!("ETag: {etag}\r\n");
         }
-        text += &match is.policy {
-            CachePolicy::MaxAge(seconds) => format!("Cache-Control: max-age={seconds}\r\n"),
-            CachePolicy::Unsaid => String::new(),
-            CachePolicy::NoStore => "Cache-Control: no-store\r\n".to_owned(),
-            CachePolicy::Private => "Cache-Control: private\r\n".to_owned(),
-        };
+        if has_etag && is.has_ranges {
+            text += "Accept-Ranges: bytes\r\n";
+        }
+        if asked.flavour() == Some(CacheFlavour::Vary) {
+            text += &format!("Vary: X-Variant\r\nX-Said-Variant: {variant}\r\n");
+        }
+        text += &policy_field(is.policy);
+        if let Some(fetch) = fetch {
+            fetch.note_head(lifetime(is.policy).unwrap_or(0));
+        }
         if is_known {
             self.write(format!("{text}\r\n").as_bytes()).await?;
             return Ok(true);
         }
+        let body = content(variant_of(resource, variant), version, is.len);
+        let (from, to) = match part {
+            GivenPart::Whole => (0, body.len()),
+            GivenPart::Range(from, to) => {
+                text += &format!("Content-Range: bytes {from}-{}/{}\r\n", to - 1, is.len);
+                self.ledger.count("origin sends a part");
+                (from, to)
+            }
+            GivenPart::Unsatisfiable => {
+                text += &format!("Content-Range: bytes */{}\r\n", is.len);
+                (0, 0)
+            }
+        };
+        let body = (&body[from..to], method == "HEAD");
+        self.give_body(text, body, is, mood).await
+    }
+
+    /// Sends a head, whose framing is still to be said, and its body.
+    async fn give_body(
+        &mut self,
+        head: String,
+        (body, is_head): (&[u8], bool),
+        is: OriginResource,
+        mood: OriginMood,
+    ) -> io::Result<bool> {
         // A body without framing that breaks off looks whole to everyone.
         let framing = match mood {
             OriginMood::BreaksOff if is.framing == BodyFraming::Close => BodyFraming::Length,
             _ => is.framing,
         };
-        text += &match framing {
-            BodyFraming::Length => format!("Content-Length: {}\r\n\r\n", is.len),
+        let framed = match framing {
+            BodyFraming::Length => format!("Content-Length: {}\r\n\r\n", body.len()),
             BodyFraming::Chunked => "Transfer-Encoding: chunked\r\n\r\n".to_owned(),
             BodyFraming::Close => "Connection: close\r\n\r\n".to_owned(),
         };
-        self.write(text.as_bytes()).await?;
-        if method == "HEAD" {
+        self.write((head + &framed).as_bytes()).await?;
+        if is_head {
             return Ok(framing != BodyFraming::Close);
         }
-        let body = content(resource as u64, version, is.len);
         let whole = match mood {
             OriginMood::BreaksOff => self.chance.below(body.len().max(1)),
             _ => body.len(),
         };
-        self.send(&body[..whole], framing, mood).await?;
+        self.send(&body[..whole], (framing, is.pause_ms), mood)
+            .await?;
         if mood == OriginMood::BreaksOff {
             return Ok(false);
         }
@@ -247,14 +368,20 @@ impl OriginConnection {
         Ok(framing != BodyFraming::Close)
     }
 
-    fn note_said(&self, resource: usize, changes: bool) -> (usize, u64) {
+    fn note_said(&self, asked: AskedResource, changes: bool) -> (usize, u64) {
+        let resource = asked.resource;
+        let place = match asked.flavour() {
+            Some(CacheFlavour::Slice) => resource + RESOURCES,
+            _ => resource,
+        };
         let mut state = self.ledger.state();
         if changes {
-            state.versions[resource] += 1;
+            state.versions[place] += 1;
         }
         let said = SaidResponse {
             resource,
-            version: state.versions[resource],
+            variant: asked.variant,
+            version: state.versions[place],
             sent: clock::nanos(),
             policy: self.ledger.resources[resource].policy,
             heard: 0,
@@ -266,15 +393,18 @@ impl OriginConnection {
     async fn send(
         &mut self,
         body: &[u8],
-        framing: BodyFraming,
+        (framing, pause_ms): (BodyFraming, u64),
         mood: OriginMood,
     ) -> io::Result<()> {
         let mut rest = body;
         let mut drops = 0;
+        let mut pauses = PAUSES;
         while !rest.is_empty() {
             let most = match mood {
                 // Few of them: a response has to end within the clients' patience.
                 OriginMood::Drops if drops < 20 => 1 + self.chance.below(40),
+                // A piece for each pause.
+                _ if pause_ms > 0 && pauses > 0 => 1 + body.len() / PAUSES,
                 _ => 1 + self.chance.below(30_000),
             };
             let piece = &rest[..most.min(rest.len())];
@@ -287,6 +417,11 @@ impl OriginConnection {
                     self.write(&chunk).await?;
                 }
                 BodyFraming::Length | BodyFraming::Close => self.write(piece).await?,
+            }
+            if pause_ms > 0 && pauses > 0 && mood != OriginMood::Drops {
+                pauses -= 1;
+                let pause = self.chance.below(pause_ms as usize) as u64;
+                rt::sleep(Duration::from_millis(pause)).await;
             }
             if mood == OriginMood::Drops {
                 drops += 1;

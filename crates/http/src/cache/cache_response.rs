@@ -83,7 +83,7 @@ impl CacheResponse<'_> {
         } else if let Some(outcome) = self.copy_head(request) {
             return outcome;
         } else {
-            if self.is_stored() {
+            if self.is_stored() || self.has_aged() {
                 self.add_age(request);
             }
             self.add_cache_status(request);
@@ -107,6 +107,12 @@ impl CacheResponse<'_> {
     /// Nothing of it was on its way from the origin when the request came, or the origin said that it still holds.
     fn is_stored(&self) -> bool {
         self.forwarded.is_none() || self.status == UpstreamCacheStatus::Revalidated
+    }
+
+    /// Its head was there for a while when this request came, which joined its fill: a recipient must not take it for as
+    /// fresh as it was then (RFC 9111, section 5.1).
+    fn has_aged(&self) -> bool {
+        self.stored.freshness.has_aged(self.now_ms)
     }
 
     /// Leaves what variables and logs tell of it.

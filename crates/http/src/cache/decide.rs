@@ -69,10 +69,31 @@ pub(super) struct FillFacts {
     pub(super) current: Option<CurrentFill>,
 }
 
+impl FillFacts {
+    /// The same without a fill that this request must not join.
+    fn without_lapsed(
+        self,
+        now_ms: u64,
+        terms: &RequestTerms,
+        settings: &CacheSettings,
+    ) -> FillFacts {
+        let joins = |current: &CurrentFill| {
+            let freshness = current.freshness.as_ref();
+            freshness.is_none_or(|freshness| may_join(now_ms, freshness, terms, settings))
+        };
+        FillFacts {
+            current: self.current.filter(joins),
+            ..self
+        }
+    }
+}
+
 /// A fill of the whole response that another request started.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CurrentFill {
     pub(super) began_ms: u64,
+    /// Of its response. `None`: the head is on its way.
+    pub(super) freshness: Option<Freshness>,
     /// The last byte has arrived since the lookup: the content is newer than what the lookup found.
     pub(super) is_complete: bool,
 }
@@ -174,6 +195,7 @@ pub(super) fn decide(
     terms: &RequestTerms,
     settings: &CacheSettings,
 ) -> CacheAction {
+    let fill = fill.without_lapsed(now_ms, terms, settings);
     match found {
         // `…_cache_bypass` skips the lookup only. As in nginx, the response is stored; `…_no_cache` is what prevents
         // that.
@@ -227,6 +249,22 @@ pub(super) fn is_fresh(
     settings: &CacheSettings,
 ) -> bool {
     reuse_of_stored(now_ms, freshness, false, terms, settings) == ReuseDecision::Fresh
+}
+
+/// Whether a request may join a fill whose head is there, by the freshness of its response. Requests that come while the
+/// head is on its way share it whatever it says (RFC 9111, section 4: collapsed requests); one that comes later gets a
+/// response that was received before, like a stored one: if that may not be used any more, or not for this request, it
+/// starts another fill, which those behind it join.
+pub(super) fn may_join(
+    now_ms: u64,
+    freshness: &Freshness,
+    terms: &RequestTerms,
+    settings: &CacheSettings,
+) -> bool {
+    match reuse_of_stored(now_ms, freshness, false, terms, settings) {
+        ReuseDecision::Fresh | ReuseDecision::WhileRevalidate => true,
+        ReuseDecision::Validate { while_updating, .. } => while_updating,
+    }
 }
 
 /// Whether the stored response may be served, and if not, what else it may be used for.
@@ -417,7 +455,8 @@ mod tests {
 
     /// Each row: the section or directive | what was found | fills | the request | directives | what is done.
     ///
-    /// Whatever was found stale has been so for 10 seconds, and a fill that runs began 3 seconds ago.
+    /// Whatever was found stale has been so for 10 seconds, and a fill that runs began 3 seconds ago. Its head is on its way
+    /// where nothing is said of its response.
     const TABLE: &str = "
         RFC 9111, 4              | fresh               | -             | -                | lock                          | Serve(Hit)
         RFC 9111, 4              | fresh               | running       | -                | lock                          | Serve(Hit)
@@ -436,6 +475,24 @@ mod tests {
         lock_age, lock_timeout   | nothing             | running       | -                | lock age=5 timeout=5          | Collapse(Miss, ThenFetch(2s))
         lock_age, lock_timeout   | nothing             | running       | -                | lock age=9 timeout=5          | Collapse(Miss, ThenPass(5s))
         lock_age, lock_timeout   | nothing             | running       | -                | lock age=8 timeout=5          | Collapse(Miss, ThenFetch(5s))
+        RFC 9111, 4              | nothing             | running fresh | -                | lock                          | Collapse(Miss, Unlimited)
+        RFC 9111, 4              | nothing             | running stale | -                | lock                          | Fetch(Miss, Collapsed)
+        RFC 9111, 4              | nothing             | running stale | -                | lock timeout=5                | Fetch(Miss, Collapsed)
+        RFC 9111, 4              | nothing             | running stale | range part       | lock                          | FetchRange
+        RFC 9111, 4              | nothing             | running stale | only-if-cached   | lock                          | GatewayTimeout
+        RFC 9111, 4              | nothing             | running stale | below min_uses   | lock                          | Pass(Miss)
+        RFC 9111, 4              | nothing             | running stale | -                | -                             | Fetch(Miss, Apart)
+        RFC 9111, 5.2.1.2        | nothing             | running stale | max-stale        | lock                          | Collapse(Miss, Unlimited)
+        RFC 9111, 5.2.1.4        | nothing             | running fresh | no-cache         | lock                          | Fetch(Miss, Collapsed)
+        RFC 9111, 5.2.1.1        | nothing             | running fresh | max-age=4        | lock                          | Fetch(Miss, Collapsed)
+        RFC 9111, 5.2.2.2        | nothing             | running must-revalidate | -      | lock updating                 | Fetch(Miss, Collapsed)
+        RFC 9111, 5.2.2.4        | nothing             | running no-cache | -             | lock                          | Fetch(Miss, Collapsed)
+        use_stale updating       | nothing             | running stale | -                | lock updating                 | Collapse(Miss, Unlimited)
+        RFC 5861, 3              | nothing             | running while-revalidate | -     | lock                          | Collapse(Miss, Unlimited)
+        RFC 9111, 4              | stale               | running stale | -                | lock                          | Fetch(Expired, Collapsed)
+        use_stale updating       | stale               | running stale | -                | lock updating                 | Serve(Updating)
+        background_update        | stale               | running no-cache | -             | lock updating background_update | ServeAndRevalidate(Collapsed)
+        RFC 9111, 4              | partial missing     | running stale | -                | lock                          | FetchMissing
         hit-for-miss             | nothing             | hit-for-miss  | -                | lock                          | FetchUnshared(Miss)
         hit-for-miss             | nothing             | both          | -                | lock                          | FetchUnshared(Miss)
         hit-for-miss             | nothing             | hit-for-miss  | -                | -                             | FetchUnshared(Miss)
@@ -626,15 +683,22 @@ mod tests {
     }
 
     fn fill(text: &str) -> FillFacts {
-        let running = |is_complete| {
+        let with_head = |freshness, is_complete| {
             Some(CurrentFill {
                 began_ms: NOW_MS - 3_000,
+                freshness,
                 is_complete,
             })
         };
+        let running = |is_complete| with_head(None, is_complete);
         let (is_hit_for_miss, current) = match text {
             "-" => (false, None),
             "running" => (false, running(false)),
+            "running fresh" => (false, with_head(Some(FRESH), false)),
+            "running stale" => (false, with_head(Some(STALE), false)),
+            "running must-revalidate" => (false, with_head(Some(MUST_REVALIDATE), false)),
+            "running no-cache" => (false, with_head(Some(NO_CACHE), false)),
+            "running while-revalidate" => (false, with_head(Some(WHILE_REVALIDATE), false)),
             "complete" => (false, running(true)),
             "hit-for-miss" => (true, None),
             "both" => (true, running(false)),

@@ -18,7 +18,7 @@ use std::time::Duration;
 use bstr::BString;
 use cache::{
     CacheKey, CachedObject, FillCoverage, FillFollower, FillMessage, FillStart, FillState,
-    FillWriter, LookupResult, SeenLocation, StaleReason,
+    FillWriter, LookupResult, SeenLocation, StaleReason, WantedFill,
 };
 use proto::KnownField;
 use proto::caching::Freshness;
@@ -133,12 +133,31 @@ struct DecisionInput {
 }
 
 impl DecisionInput {
+    fn of_entry(cache_request: &CacheRequest, entry: CacheEntry, now_ms: u64) -> DecisionInput {
+        let CacheEntry { content, at } = entry;
+        let seen = match &content {
+            EntryContent::Stored(lookup) => lookup.seen_location(),
+            // Not used: the table starts no fill beside one that is being committed.
+            EntryContent::Committing(_) => SeenLocation::NOTHING,
+        };
+        DecisionInput {
+            candidate: CacheCandidate::of(cache_request, content, &at),
+            at,
+            seen,
+            fill: FillState::default(),
+            now_ms,
+        }
+    }
+
     /// Asks the table.
     fn action(&self, cache_request: &CacheRequest, request: &Request) -> CacheAction {
         let fill = FillFacts {
             is_hit_for_miss: self.fill.is_hit_for_miss,
             current: self.fill.running.as_ref().map(|running| CurrentFill {
                 began_ms: running.began_ms(),
+                freshness: running
+                    .known_head()
+                    .and_then(|head| StoredHead::freshness_in(&head.opaque)),
                 is_complete: running.is_complete(),
             }),
         };
@@ -210,7 +229,7 @@ impl CacheRequest {
         // A stored response to GET answers HEAD as well (RFC 9111, section 4).
         // Its own key is looked up only if there is none.
         if let Some(key) = self.key_of_get.take()
-            && let Some((object, stored)) = self.find_for_head(request, key, now_ms).await
+            && let Some((object, stored)) = self.find_for_head(request, key, &mut now_ms).await
         {
             return self.serve_object(request, &object, &stored, UpstreamCacheStatus::Hit, now_ms);
         }
@@ -291,19 +310,7 @@ impl CacheRequest {
         entry: CacheEntry,
         now_ms: u64,
     ) -> StartedAction {
-        let CacheEntry { content, at } = entry;
-        let seen = match &content {
-            EntryContent::Stored(lookup) => lookup.seen_location(),
-            // Not used: the table starts no fill beside one that is being committed.
-            EntryContent::Committing(_) => SeenLocation::NOTHING,
-        };
-        let mut input = DecisionInput {
-            candidate: CacheCandidate::of(self, content, &at),
-            at,
-            seen,
-            fill: FillState::default(),
-            now_ms,
-        };
+        let mut input = DecisionInput::of_entry(self, entry, now_ms);
         let mut action = input.action(self, request);
         // A hit depends on nothing else. So the fill table, which is behind a lock, and the client's `Range` are not
         // looked at for the most common case.
@@ -312,13 +319,15 @@ impl CacheRequest {
             input.fill = self.store.fill_state(&input.at.key, now_ms);
             action = input.action(self, request);
         }
-        // Two iterations at most. A refusal puts its reason into the input. With a fill to join, the rows that had started
-        // one collapse or serve (UPDATING, or the completed fill); with hit-for-miss they pass, fetch for this client alone,
-        // or start a fill with `FetchSharing::Apart`, which the store never refuses.
+        // Two iterations, mostly. A refusal puts its reason into the input. With a fill to join, the rows that had started
+        // one collapse or serve (UPDATING, or the completed fill), unless its response may not be used any more: then the
+        // fill that is started takes its place, and only a still newer one can refuse that. With hit-for-miss they pass, fetch
+        // for this client alone, or start a fill with `FetchSharing::Apart`, which the store never refuses.
         loop {
             // Taken out, because following a fill takes the follower itself. If nothing does, it is dropped before
             // this function returns: the fill's writer waits for a follower that does not read.
             let mut running = input.fill.running.take();
+            let instead_of = running.as_ref().map(FillFollower::born);
             if let Some(instead) = self.for_member(request, action, &mut running) {
                 return instead;
             }
@@ -351,7 +360,7 @@ impl CacheRequest {
                     | CacheAction::FetchMissing
                     | CacheAction::ServeAndRevalidate(_),
                     _,
-                ) => match self.begin_fill(request, &mut input, action) {
+                ) => match self.begin_fill(request, &mut input, action, instead_of) {
                     BegunFill::Fill(writer, follower) => {
                         return self.fetch_into(request, input, action, (writer, follower));
                     }
@@ -396,11 +405,13 @@ impl CacheRequest {
     }
 
     /// Starts the fill of an action in the store, unless the store has learned something that the decision did not know.
+    /// `instead_of`: the fill that the decision knew of, and did not join.
     fn begin_fill(
         &self,
         request: &Request,
         input: &mut DecisionInput,
         action: CacheAction,
+        instead_of: Option<u64>,
     ) -> BegunFill {
         let (coverage, sharing) = match action {
             CacheAction::FetchMissing => return self.begin_missing_fill(request, input),
@@ -426,16 +437,20 @@ impl CacheRequest {
             return BegunFill::Fill(writer, follower);
         }
         let key = &input.at.key;
-        let started =
-            self.store
-                .join_or_start_fed(self.feed(), (key, coverage), input.seen, input.now_ms);
-        match started {
+        let wanted = WantedFill {
+            key,
+            coverage,
+            seen: input.seen,
+            feed: self.feed(),
+            instead_of,
+        };
+        match self.store.join_or_start(wanted, input.now_ms) {
             FillStart::Started(writer, follower) => {
                 // As soon as the head of such a fetch arrives, its fill moves to the byte range that the head names,
                 // and cannot be found by the words any more. If that happened since the lookup, there is a part to
                 // follow.
                 let part = match action {
-                    CacheAction::FetchRange => self.part_under_way(request, key),
+                    CacheAction::FetchRange => self.part_under_way(request, key, input.now_ms),
                     _ => None,
                 };
                 if part.is_some() {
@@ -474,11 +489,18 @@ impl CacheRequest {
     }
 
     /// The fill in progress of the byte range that the client wants, if it begins at the client's first byte.
-    fn part_under_way(&self, request: &Request, key: &CacheKey) -> Option<FillFollower> {
+    fn part_under_way(
+        &self,
+        request: &Request,
+        key: &CacheKey,
+        now_ms: u64,
+    ) -> Option<FillFollower> {
         let begin = first_byte(request.head.known(KnownField::Range)?)?;
         let follower = self.store.running_fill(key, FillCoverage::Part(begin))?;
         let head = follower.known_head()?;
         let stored = StoredHead::decode(&head.opaque)?;
+        let (terms, settings) = (&self.terms, &self.settings.cache);
+        decide::may_join(now_ms, &stored.freshness, terms, settings).then_some(())?;
         let wanted = wanted_part(request, &stored, head.length?);
         // Without a version nothing can be appended to a part, so it must then contain all that is wanted.
         is_begun_by(&wanted, &follower.partial_range()?, head.meta.version != 0).then_some(follower)

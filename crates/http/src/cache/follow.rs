@@ -109,10 +109,9 @@ impl CacheRequest {
             store: &self.store,
             source: self.source,
             stored: &stored,
-            status: if is_collapsed {
-                UpstreamCacheStatus::Hit
-            } else {
-                status
+            status: match is_collapsed {
+                true => joined_status(&stored, now_ms),
+                false => status,
             },
             forwarded: (!was_there).then_some(ForwardStatus {
                 why: why_forwarded(status),
@@ -281,10 +280,9 @@ impl CacheRequest {
             first_client,
         };
         let parts = PartialContent::of_fetch(self, fetched, stored, at, (length, version));
-        let status = if is_collapsed {
-            UpstreamCacheStatus::Hit
-        } else {
-            status
+        let status = match is_collapsed {
+            true => joined_status(&parts.stored, now_ms),
+            false => status,
         };
         parts
             .respond_partial(request, now_ms, status, forwarded)
@@ -374,6 +372,16 @@ impl CacheRequest {
             identity: identity_of(request, &self.store, object),
         }
         .set_response(request)
+    }
+}
+
+/// What a client is told that has joined a fill: that the response is stale, if it was when the client came. A response
+/// that the origin calls stale at once is as new as it can be for those that waited for it.
+fn joined_status(stored: &StoredHead, now_ms: u64) -> UpstreamCacheStatus {
+    let freshness = &stored.freshness;
+    match freshness.has_aged(now_ms) && freshness.stale_ms(now_ms) > 0 {
+        true => UpstreamCacheStatus::Updating,
+        false => UpstreamCacheStatus::Hit,
     }
 }
 

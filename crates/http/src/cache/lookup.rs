@@ -110,16 +110,16 @@ impl CacheRequest {
         }
     }
 
-    /// The stored response to GET, if it may answer HEAD: fresh and complete.
+    /// The stored response to GET, if it may answer HEAD: fresh and complete. Moves the time on if it has to wait.
     pub(super) async fn find_for_head(
         &mut self,
         request: &Request,
         key_of_get: CacheKey,
-        now_ms: u64,
+        now_ms: &mut u64,
     ) -> Option<(CachedObject, Arc<StoredHead>)> {
         // The lookup goes by the primary key, so the keys are exchanged for its duration.
         let key_of_head = std::mem::replace(&mut self.primary, key_of_get);
-        let mut found = self.find_entry(request, now_ms).await;
+        let mut found = self.find_entry(request, *now_ms).await;
         if let EntryContent::Committing(_) = found.content {
             // Its last byte is there, so the commit takes no longer than the disk. The origin would be asked twice otherwise.
             let key = &found.at.key;
@@ -129,11 +129,12 @@ impl CacheRequest {
                 }
             };
             let _ = rt::timeout(COMMIT_WAIT, committed).await;
-            found = self.find_entry(request, now_ms).await;
+            *now_ms = rt::wall_millis();
+            found = self.find_entry(request, *now_ms).await;
         }
         self.primary = key_of_head;
         match found.content {
-            EntryContent::Stored(lookup) => self.fresh(lookup, now_ms),
+            EntryContent::Stored(lookup) => self.fresh(lookup, *now_ms),
             EntryContent::Committing(_) => None,
         }
     }
@@ -161,14 +162,16 @@ impl CacheRequest {
             marker: Some(marker),
         };
         if let Some(marker) = &self.known_marker {
-            return self.find_at(of_marker(marker.clone()), now_ms).await;
+            return self
+                .find_variant(request, of_marker(marker.clone()), now_ms)
+                .await;
         }
         // Asked before the index, which has this fill from its commit on: in the other order, a commit in between would
         // be missed by both.
         if let Some(follower) = self.store.completed_fill(primary) {
             // Its marker may not be in the index yet, but the head names it.
             return match marker_of(&follower) {
-                Some(marker) => self.find_at(of_marker(marker), now_ms).await,
+                Some(marker) => self.find_variant(request, of_marker(marker), now_ms).await,
                 None => CacheEntry {
                     content: EntryContent::Committing(follower),
                     at: StorageKey {
@@ -185,9 +188,8 @@ impl CacheRequest {
         {
             let born = marker.born();
             let marker = Some(VaryMarker { born, names });
-            let mut found = self.find_at(StorageKey { key, marker }, now_ms).await;
-            self.find_by_language(request, born, &mut found, now_ms)
-                .await;
+            let at = StorageKey { key, marker };
+            let mut found = self.find_variant(request, at, now_ms).await;
             // A soft purge of the primary key covers all its variants, which are not marked themselves.
             if matches!(lookup, LookupResult::Stale(_, StaleReason::Purged))
                 && let EntryContent::Stored(LookupResult::Hit(object)) = found.content
@@ -206,21 +208,22 @@ impl CacheRequest {
         }
     }
 
+    /// Looks up the variant of a request, by its values and then by its language.
+    async fn find_variant(&self, request: &Request, at: StorageKey, now_ms: u64) -> CacheEntry {
+        let mut found = self.find_at(at, now_ms).await;
+        self.find_by_language(request, &mut found, now_ms).await;
+        found
+    }
+
     /// Looks for a variant in the client's preferred language, if no variant was selected by the same `Accept-Language`
     /// value.
-    async fn find_by_language(
-        &self,
-        request: &Request,
-        born: u64,
-        found: &mut CacheEntry,
-        now_ms: u64,
-    ) {
+    async fn find_by_language(&self, request: &Request, found: &mut CacheEntry, now_ms: u64) {
         // RFC 9111, section 4.1 lets a cache normalize fields where their meaning is known. It is a directive, because
         // nginx compares the text.
         let (true, Some(marker)) = (found.content.is_miss(), &found.at.marker) else {
             return;
         };
-        let names = &marker.names;
+        let (born, names) = (marker.born, &marker.names);
         if !self.settings.cache.language || !names.iter().any(|name| **name == *ACCEPT_LANGUAGE) {
             return;
         }

@@ -13,14 +13,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use cache::{CachedObject, FillCoverage, FillFeed, FillFollower, FillStart, LookupResult};
+use cache::{
+    CachedObject, FillCoverage, FillFeed, FillFollower, FillStart, LookupResult, WantedFill,
+};
 use proto::KnownField;
 use proto::message::Method;
 use proto::range::SelectedRanges;
 
 use super::cache_response::{CacheResponse, ForwardStatus, PIECE};
 use super::cache_status::UpstreamCacheStatus;
-use super::decide::MissingContent;
+use super::decide::{MissingContent, may_join};
 use super::fetch::{CacheFetch, MissingPart};
 use super::fetch_fields::FetchFields;
 use super::first_client::FirstClientSlot;
@@ -257,9 +259,15 @@ impl PartialContent {
         };
         let (store, seen) = (&self.cache_request.store, object.seen_location());
         // Fills of parts are identified by their first byte, so clients that meet the same hole share one request.
-        let part = FillCoverage::Part(begin);
-        let feed = self.cache_request.feed();
-        match store.join_or_start_fed(feed, (&self.at.key, part), seen, now_ms) {
+        let (key, coverage) = (&self.at.key, FillCoverage::Part(begin));
+        let wanted = WantedFill {
+            key,
+            coverage,
+            seen,
+            feed: self.cache_request.feed(),
+            instead_of: self.lapsed_part(coverage, now_ms),
+        };
+        match store.join_or_start(wanted, now_ms) {
             // A member that waits for this one must not wait for a third.
             FillStart::Joined(follower)
                 if is_of_member(request) && follower.feed() != FillFeed::Origin =>
@@ -292,6 +300,17 @@ impl PartialContent {
             FillStart::Changed => Err(PartRefusal::Changed),
             FillStart::HitForMiss { .. } => Err(PartRefusal::HitForMiss),
         }
+    }
+
+    /// The fill of a part under way that is not joined, since its head has come and its response may not be used any more.
+    /// A body that has begun to be sent needs the bytes of its version, however old they are.
+    fn lapsed_part(&self, coverage: FillCoverage, now_ms: u64) -> Option<u64> {
+        let asking = &self.cache_request;
+        let running = asking.store.running_fill(&self.at.key, coverage)?;
+        let freshness = StoredHead::freshness_in(&running.known_head()?.opaque)?;
+        let (terms, settings) = (&asking.terms, &asking.settings.cache);
+        let joins = self.position > 0 || may_join(now_ms, &freshness, terms, settings);
+        (!joins).then(|| running.born())
     }
 
     /// The stored bytes from `position` on, as far as they are contiguous.

@@ -165,6 +165,15 @@ impl StoredHead {
         out.into()
     }
 
+    /// The freshness in what [`StoredHead::encode`] wrote, without the rest of it.
+    pub fn freshness_in(bytes: &[u8]) -> Option<Freshness> {
+        let mut reader = HeadReader(bytes);
+        (reader.byte()? == RESPONSE).then_some(())?;
+        // Kind and status.
+        reader.take(3)?;
+        Freshness::from_bytes(reader.take(Freshness::BYTES)?)
+    }
+
     /// Decodes what [`StoredHead::encode`] wrote; `None` for anything else.
     pub fn decode(bytes: &[u8]) -> Option<StoredHead> {
         let mut reader = HeadReader(bytes);
@@ -313,6 +322,7 @@ mod tests {
     fn heads_come_back_and_cut_ones_do_not() {
         let bytes = sample().encode();
         let back = StoredHead::decode(&bytes).expect("what was encoded");
+        assert_eq!(StoredHead::freshness_in(&bytes), Some(sample().freshness));
         assert_eq!((back.head.status, back.kind), (203, StoredKind::HeadOnly));
         assert_eq!(
             (&back.variant, back.freshness),
@@ -330,6 +340,7 @@ mod tests {
             // Whatever it says: it must say it without a panic, and without memory in proportion to a claim.
             let _ = StoredHead::decode(&damaged);
             let _ = MarkerHead::decode(&damaged);
+            let _ = StoredHead::freshness_in(&damaged);
         }
     }
 

@@ -60,6 +60,11 @@ impl Freshness {
             .unwrap_or(u32::MAX)
     }
 
+    /// Whether it has been here for a second or longer.
+    pub fn has_aged(&self, now_ms: u64) -> bool {
+        self.age_s(now_ms) > self.initial_age_s
+    }
+
     /// How long it has been stale, in milliseconds; 0 while it is fresh.
     pub fn stale_ms(&self, now_ms: u64) -> u64 {
         now_ms.saturating_sub(self.fresh_until_ms)

@@ -70,6 +70,16 @@ pub fn wire_count() -> usize {
     count
 }
 
+/// Cuts all connections, as the death of the process in the middle does.
+pub fn cut_all() {
+    Network::with(|network| {
+        note(|| "all wires are cut".to_owned());
+        for wire in std::mem::take(&mut network.wires).into_values() {
+            network.resets.extend(wire.sockets.into_iter().flatten());
+        }
+    });
+}
+
 /// A socket that listens at this address.
 pub fn listen_at(address: SocketAddr) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -88,7 +88,8 @@ enum NextStep {
 
 /// The running simulation: the thread that has it is the schedule.
 pub struct Simulation {
-    threads: Vec<std::thread::JoinHandle<()>>,
+    /// By the number of the loop; `None`: it was killed.
+    threads: Vec<Option<std::thread::JoinHandle<()>>>,
     steps: u64,
 }
 
@@ -127,7 +128,7 @@ impl Simulation {
             let _ended = LoopEnd(number);
             run();
         })?;
-        self.threads.push(thread);
+        self.threads.push(Some(thread));
         // Until it waits for the first time.
         wait_while(number, |turn| {
             matches!(turn, LoopTurn::Starting | LoopTurn::Running)
@@ -143,6 +144,23 @@ impl Simulation {
     /// How many loops were started.
     pub fn loop_count(&self) -> usize {
         self.threads.len()
+    }
+
+    /// Ends the loop with this number as the death of its process does: it never runs again, and nothing of it is dropped. Its
+    /// thread waits until this process ends.
+    pub fn kill_loop(&mut self, number: usize) {
+        note(|| format!("loop {number} is killed"));
+        with(|state| state.loops[number].turn = LoopTurn::Ended);
+        if let Some(thread) = self.threads.get_mut(number) {
+            *thread = None;
+        }
+    }
+
+    /// Forgets what waits for pools, as the death of the process does.
+    pub fn forget_jobs(&mut self) {
+        let jobs = with(|state| std::mem::take(&mut state.jobs));
+        // To drop them would tell those that wait for them.
+        std::mem::forget(jobs);
     }
 
     /// Goes on until `done` says so, asked after each step.
@@ -176,7 +194,7 @@ impl Simulation {
 
     /// Waits for the threads of loops that have ended.
     pub fn join(self) {
-        for thread in self.threads {
+        for thread in self.threads.into_iter().flatten() {
             let _panicked = thread.join();
         }
     }
