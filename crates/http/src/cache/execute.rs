@@ -179,6 +179,8 @@ pub(super) enum StartedAction {
 enum BegunFill {
     Fill(FillWriter, FillFollower),
     Part(FetchedPart),
+    /// A member asks, and the part comes by this fill, which waits for another member.
+    FedElsewhere(FillFollower),
     /// It was not started: the store knows of a fill, or of a hit-for-miss, that the decision did not take into
     /// account.
     DecideAgain,
@@ -358,6 +360,9 @@ impl CacheRequest {
                     BegunFill::Part(fetched) => {
                         return follow_missing_part(input.candidate, fetched);
                     }
+                    BegunFill::FedElsewhere(follower) => {
+                        return self.put_member_off(request, follower);
+                    }
                     BegunFill::DecideAgain => action = input.action(self, request),
                     BegunFill::LookAgain => return StartedAction::LookAgain,
                 },
@@ -454,6 +459,7 @@ impl CacheRequest {
                 input.fill.is_hit_for_miss = true;
                 BegunFill::DecideAgain
             }
+            Err(PartRefusal::FedElsewhere(follower)) => BegunFill::FedElsewhere(follower),
             FillStart::Changed => BegunFill::LookAgain,
         }
     }

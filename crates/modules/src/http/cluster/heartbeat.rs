@@ -161,7 +161,7 @@ impl MemberWatch {
         {
             return PingEnd::Answered;
         }
-        let stream = match member_request::connect(&self.member, budget).await {
+        let stream = match member_request::connect(&self.cluster, &self.member, budget).await {
             Ok(stream) => stream,
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => return PingEnd::Refused,
             Err(_) => return PingEnd::Failed,
