@@ -29,7 +29,8 @@ impl TestAuthority {
     }
 }
 
-const TLS: &str = "tls certificate=member.crt certificate_key=member.key trusted_certificate=ca.crt";
+const TLS: &str =
+    "tls certificate=member.crt certificate_key=member.key trusted_certificate=ca.crt";
 
 #[test]
 fn members_show_each_other_certificates_of_their_authority() {
@@ -79,7 +80,10 @@ fn members_show_each_other_certificates_of_their_authority() {
             servers[1].line("error.log", reason);
         }
     }
-    servers[0].line("error.log", "upstream SSL certificate");
+    servers[0].line(
+        "error.log",
+        "gives no valid answer: upstream SSL certificate",
+    );
     // The port takes neither plain requests nor strangers with the secret's name only.
     let mut plain = std::net::TcpStream::connect(("127.0.0.1", numbers[0])).expect("it listens");
     let mut answer = String::new();
@@ -94,7 +98,10 @@ fn what_is_wrong_with_members_is_said_with_its_place() {
         return;
     }
     let rows = [
-        ("tls certificate=a certificate_key=b x=y;", "invalid parameter \"x=y\""),
+        (
+            "tls certificate=a certificate_key=b x=y;",
+            "invalid parameter \"x=y\"",
+        ),
         (
             "tls certificate=a certificate_key=b name=c;",
             "\"tls\" needs certificate=, certificate_key= and trusted_certificate=",
@@ -103,8 +110,14 @@ fn what_is_wrong_with_members_is_said_with_its_place() {
             "tls certificate=/none certificate_key=/none trusted_certificate=/none;",
             "cannot load certificate \"/none\"",
         ),
-        ("discover redis=nodes;", "\"discover redis=\" without \"redis\""),
-        ("discover redis=a/b; redis b;", "invalid parameter \"redis=a/b\""),
+        (
+            "discover redis=nodes;",
+            "\"discover redis=\" without \"redis\"",
+        ),
+        (
+            "discover redis=a/b; redis b;",
+            "invalid parameter \"redis=a/b\"",
+        ),
         (
             "discover redis=nodes expires=1s; redis b;",
             "an entry is valid for at least 3s",
@@ -126,9 +139,15 @@ fn what_is_wrong_with_members_is_said_with_its_place() {
     }
     let zones = [
         ("sync", "\"sync\" alone is not supported"),
-        ("sync=share cluster=edge", "\"keyval_zone\" has no sync=share"),
+        (
+            "sync=share cluster=edge",
+            "\"keyval_zone\" has no sync=share",
+        ),
         ("sync=redis", "\"sync\" and \"cluster\" go together"),
-        ("sync=redis cluster=edge", "cluster \"edge\" has no \"redis\""),
+        (
+            "sync=redis cluster=edge",
+            "cluster \"edge\" has no \"redis\"",
+        ),
         (
             "sync=redis cluster=edge state=/tmp/x",
             "\"state\" and \"sync\" exclude each other",
@@ -181,7 +200,10 @@ fn members_find_each_other_in_redis() {
     servers[0].line("error.log", "what needs it goes on without");
     servers[0].get("/page").expect(200);
     let log = servers[0].read("error.log");
-    assert!(!log.contains("has 1 members, this one is 127.0.0.1:1"), "{log}");
+    assert!(
+        !log.contains("has 1 members, this one is 127.0.0.1:1"),
+        "{log}"
+    );
 }
 
 #[test]
@@ -212,9 +234,15 @@ fn a_key_value_zone_is_the_same_on_all_members() {
         until(|| (server.get(&format!("/?key={key}")).text() == value).then_some(()))
             .expect("the change arrives");
     };
-    until(|| (send(&servers[0], "POST", "{\"a\":\"1\",\"b\":\"2 3\"}").status == 201).then_some(()))
-        .expect("Redis is there");
-    assert_eq!(servers[0].get("/?key=b").text(), "2 3", "who has made a change sees it");
+    until(|| {
+        (send(&servers[0], "POST", "{\"a\":\"1\",\"b\":\"2 3\"}").status == 201).then_some(())
+    })
+    .expect("Redis is there");
+    assert_eq!(
+        servers[0].get("/?key=b").text(),
+        "2 3",
+        "who has made a change sees it"
+    );
     is(&servers[1], "b", "2 3");
     send(&servers[1], "PATCH", "{\"a\":\"other\"}").expect(204);
     send(&servers[1], "PATCH", "{\"b\":null}").expect(204);
@@ -223,9 +251,15 @@ fn a_key_value_zone_is_the_same_on_all_members() {
     // What is there is decided by Redis, not by a copy.
     send(&servers[0], "POST", "{\"a\":\"1\"}").expect(409);
     send(&servers[0], "PATCH", "{\"none\":\"1\"}").expect(404);
-    send(&servers[0], "POST", "{\"c\":{\"value\":\"short\",\"expire\":300}}").expect(201);
-    is(&servers[1], "c", "");
-    send(&servers[0], "POST", "{\"c\":\"again\"}").expect(201);
+    send(
+        &servers[0],
+        "POST",
+        "{\"c\":{\"value\":\"short\",\"expire\":300}}",
+    )
+    .expect(201);
+    // The key is free again when its time has passed, for all.
+    until(|| (send(&servers[0], "POST", "{\"c\":\"again\"}").status == 201).then_some(()))
+        .expect("it ends");
     // One that starts later has everything.
     servers[1] = start();
     is(&servers[1], "a", "other");
@@ -247,7 +281,10 @@ fn a_slot_that_moves_to_another_redis_costs_no_purge() {
     }
     let ports = [Port::take(), Port::take()];
     let lines = |bus: &Port| {
-        format!("cluster-enabled yes\ncluster-port {}\ncluster-config-file nodes.conf", bus.number())
+        format!(
+            "cluster-enabled yes\ncluster-port {}\ncluster-config-file nodes.conf",
+            bus.number()
+        )
     };
     let Some(first) = Redis::start(&[&lines(&ports[0])]) else {
         return;
@@ -271,7 +308,10 @@ fn a_slot_that_moves_to_another_redis_costs_no_purge() {
     until(|| (purge().status == 200).then_some(())).expect("the journal can be written");
     let stream = "{weir:edge}:journal:one";
     let slot = first.ask(&["CLUSTER", "KEYSLOT", stream]);
-    let (from, to) = (first.ask(&["CLUSTER", "MYID"]), second.ask(&["CLUSTER", "MYID"]));
+    let (from, to) = (
+        first.ask(&["CLUSTER", "MYID"]),
+        second.ask(&["CLUSTER", "MYID"]),
+    );
     second.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from]);
     first.ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to]);
     let port = second.port().to_string();
@@ -286,7 +326,12 @@ fn a_slot_that_moves_to_another_redis_costs_no_purge() {
         redis.ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
     }
     until(|| (purge().status == 200).then_some(())).expect("the second one takes it");
-    assert!(!nodes.server(0).read("error.log").contains("it has lost entries"));
+    assert!(
+        !nodes
+            .server(0)
+            .read("error.log")
+            .contains("it has lost entries")
+    );
 }
 
 #[test]
@@ -301,7 +346,9 @@ fn explain_names_the_owner_of_a_key() {
         let url = format!("http://127.0.0.1:{}{path}", nodes.servers[0].port(0));
         let said = nodes.servers[0].explain_with(&["--live", &url]).stdout;
         let name = format!("127.0.0.1:{}", nodes.peers[owner].number());
-        let line = said.lines().find(|line| line.contains("first for this key"));
+        let line = said
+            .lines()
+            .find(|line| line.contains("first for this key"));
         let line = line.unwrap_or_else(|| panic!("{said}"));
         assert!(line.contains(&name), "{line}");
         assert_eq!(line.contains("(this server)"), owner == 0, "{line}");
@@ -321,10 +368,8 @@ fn the_ledger_has_a_column_for_the_other_member() {
     });
     let location = "add_header X-Member $weir_time_member always;";
     let nodes = Nodes::start(2, origin.port, "budget 5s;", location);
-    for (owner, is_there) in [(1, true), (0, false)] {
-        let path = nodes.path_owned_by(owner, origin.port, "timed");
-        let reply = nodes.servers[0].get(&path).expect(200);
-        let time: f64 = reply.field("X-Member").parse().unwrap_or(0.0);
-        assert_eq!(time > 0.0, is_there, "{time}");
-    }
+    let path = nodes.path_owned_by(1, origin.port, "timed");
+    let reply = nodes.servers[0].get(&path).expect(200);
+    let time: f64 = reply.field("X-Member").parse().unwrap_or(0.0);
+    assert!(time >= 0.05, "{time}");
 }

@@ -23,6 +23,9 @@ const BUDGET_MS: f64 = 500.0;
 /// The keys of the rows about views.
 const KEYS: usize = 1_000;
 
+/// The clients there: three for each fortieth of the keys.
+const WALKERS: usize = 120;
+
 pub(super) fn reply_of(kind: &str) -> Option<Reply> {
     match kind {
         "long" => Some(Reply {
@@ -86,18 +89,46 @@ pub(super) fn cold(bench: &Bench, _: u64) -> Result<Vec<ClusterFigure>, String> 
     let answers = come_to(crowd(CLIENTS), &nodes.ports(), "/long/cold");
     let slowest = worst(&answers, |answer| answer.total);
     let first = worst(&answers, |answer| answer.first_byte);
+    let mut firsts: Vec<Duration> = answers.iter().map(|answer| answer.first_byte).collect();
+    firsts.sort();
+    let middle = firsts
+        .get(firsts.len() / 2)
+        .map_or(0.0, Duration::as_secs_f64);
     let seen = origin.seen("/long/cold");
     Ok(vec![
-        ClusterFigure::new("requests at the origin", "cold key, 300 clients", seen.requests.into())
-            .at_most(1.0),
+        ClusterFigure::new(
+            "requests at the origin",
+            "cold key, 300 clients",
+            seen.requests.into(),
+        )
+        .at_most(1.0),
         ClusterFigure::new("clients cut", "cold key, 300 clients", cut(&answers)).at_most(0.0),
-        ClusterFigure::new("of the origin's rate", "slowest client", base_total / slowest)
-            .at_least(0.98)
-            .with(format!("{slowest:.3} s, a client of the origin {base_total:.3} s")),
-        ClusterFigure::new("of the origin's time", "last client's first byte", first / base_first)
-            .at_most(1.1)
-            .with(format!("{:.1} ms, {:.1} ms", first * 1e3, base_first * 1e3)),
-        ClusterFigure::new("ms", "stall without a loss", worst(&answers, |answer| answer.stall) * 1e3),
+        ClusterFigure::new(
+            "of the origin's rate",
+            "slowest client",
+            base_total / slowest,
+        )
+        .at_least(0.98)
+        .with(format!(
+            "{slowest:.3} s, a client of the origin {base_total:.3} s"
+        )),
+        ClusterFigure::new(
+            "of the origin's time",
+            "last client's first byte",
+            first / base_first,
+        )
+        .at_most(1.1)
+        .with(format!(
+            "{:.1} ms, {:.1} ms; median {:.1} ms",
+            first * 1e3,
+            base_first * 1e3,
+            middle * 1e3
+        )),
+        ClusterFigure::new(
+            "ms",
+            "stall without a loss",
+            worst(&answers, |answer| answer.stall) * 1e3,
+        ),
     ])
 }
 
@@ -106,7 +137,9 @@ pub(super) fn killed(bench: &Bench, _: u64) -> Result<Vec<ClusterFigure>, String
 }
 
 pub(super) fn stopped(bench: &Bench, _: u64) -> Result<Vec<ClusterFigure>, String> {
-    lose_owner(bench, "stopped", BUDGET_MS + 50.0, |nodes| nodes.signal(2, "STOP"))
+    lose_owner(bench, "stopped", BUDGET_MS + 50.0, |nodes| {
+        nodes.signal(2, "STOP")
+    })
 }
 
 /// The owner is lost when the origin has sent half.
@@ -137,21 +170,24 @@ fn lose_owner(
         ClusterFigure::new("requests at the origin", &name, seen.requests.into())
             .at_most(2.0)
             .with(format!("{} for a part", seen.partial)),
-        ClusterFigure::new("clients cut", &name, cut(&answers) + (CLIENTS - answers.len()) as f64)
-            .at_most(0.0),
+        ClusterFigure::new(
+            "clients cut",
+            &name,
+            cut(&answers) + (CLIENTS - answers.len()) as f64,
+        )
+        .at_most(0.0),
         ClusterFigure::new("ms", format!("stall, {name}"), stall)
             .at_most(stall_ms)
             .with(format!("slowest client {slowest:.2} s")),
     ])
 }
 
-/// Clients that walk through the same keys at all members.
+/// Clients that walk through all keys, one at each member through the same part of them at a time.
 struct KeyWalk {
     ports: Vec<u16>,
     until: Instant,
-    /// Requests so far; all clients of a round ask for one key.
-    asked: usize,
-    clients: usize,
+    /// The requests of each client.
+    steps: Vec<usize>,
     answered: usize,
     failed: usize,
     slowest: Duration,
@@ -162,9 +198,11 @@ impl LoadScript for KeyWalk {
         if now >= self.until {
             return ClientStep::Leave;
         }
-        let key = self.asked / self.clients % KEYS;
-        self.asked += 1;
-        let port = self.ports[client % self.ports.len()];
+        let members = self.ports.len();
+        let part = KEYS * members / self.steps.len();
+        let key = client / members * part + self.steps[client] % part;
+        self.steps[client] += 1;
+        let port = self.ports[client % members];
         ClientStep::Ask(AskedPath::get(port, format!("/small/{key}")))
     }
 
@@ -181,8 +219,7 @@ pub(super) fn views(bench: &Bench, _: u64) -> Result<Vec<ClusterFigure>, String>
     let mut walk = KeyWalk {
         ports: nodes.ports(),
         until: Instant::now() + Duration::from_secs(10),
-        asked: 0,
-        clients: 12,
+        steps: vec![0; WALKERS],
         answered: 0,
         failed: 0,
         slowest: Duration::ZERO,
@@ -198,7 +235,7 @@ pub(super) fn views(bench: &Bench, _: u64) -> Result<Vec<ClusterFigure>, String>
                 std::thread::sleep(Duration::from_millis(300));
             }
         });
-        run_script(walk.clients, &mut walk)
+        run_script(WALKERS, &mut walk)
     })?;
     let counts: Vec<u32> = origin.requests().into_values().collect();
     let most = counts.iter().copied().max().unwrap_or(0);
@@ -207,18 +244,28 @@ pub(super) fn views(bench: &Bench, _: u64) -> Result<Vec<ClusterFigure>, String>
     let losses = nodes.metric("weir_cluster_losses");
     let asked = nodes.metric("weir_cluster_asked") / walk.answered.max(1) as f64;
     Ok(vec![
-        ClusterFigure::new("requests at the origin", "views flap for 10 s, most for a key", most.into())
-            .at_most(2.0)
-            .with(format!(
-                "{} keys, {:.2} a key, {above} keys above 2; {losses} losses of members",
-                counts.len(),
-                f64::from(sum) / counts.len().max(1) as f64
-            )),
+        ClusterFigure::new(
+            "requests at the origin",
+            "views flap for 10 s, most for a key",
+            most.into(),
+        )
+        .at_most(2.0)
+        .with(format!(
+            "{} keys, {:.2} a key, {above} keys above 2; {losses} losses of members",
+            counts.len(),
+            f64::from(sum) / counts.len().max(1) as f64
+        )),
         ClusterFigure::new("failed requests", "views flap for 10 s", walk.failed as f64)
             .at_most(0.0)
             .with(format!("of {}", walk.answered)),
-        ClusterFigure::new("ms", "views flap: slowest request", walk.slowest.as_secs_f64() * 1e3)
-            .with(format!("a loop would last; {asked:.2} requests among members for each")),
+        ClusterFigure::new(
+            "ms",
+            "views flap: slowest request",
+            walk.slowest.as_secs_f64() * 1e3,
+        )
+        .with(format!(
+            "a loop would last; {asked:.2} requests among members for each"
+        )),
     ])
 }
 
@@ -235,12 +282,16 @@ impl LoadScript for OnePass {
             return ClientStep::Leave;
         }
         self.next += 1;
-        ClientStep::Ask(AskedPath::get(self.port, format!("/small/{}", self.next - 1)))
+        ClientStep::Ask(AskedPath::get(
+            self.port,
+            format!("/small/{}", self.next - 1),
+        ))
     }
 
     fn note(&mut self, _: usize, came: &CameBack<'_>) {
         let member = field(came.head, "x-upstream").unwrap_or_default();
-        self.came_from.insert(came.asked.path.clone(), member.to_owned());
+        self.came_from
+            .insert(came.asked.path.clone(), member.to_owned());
     }
 }
 
@@ -265,13 +316,25 @@ pub(super) fn join(bench: &Bench, _: u64) -> Result<Vec<ClusterFigure>, String> 
     nodes.until_live(4)?;
     let after = pass(port)?;
     let fourth = nodes.nodes[3].peer.to_string();
-    let moved = after.came_from.values().filter(|from| from.contains(&fourth)).count();
+    let moved = after
+        .came_from
+        .values()
+        .filter(|from| from.contains(&fourth))
+        .count();
     let again = requests(&origin) - before;
     Ok(vec![
-        ClusterFigure::new("% of the keys", "a fourth member: keys that moved", moved as f64 * 100.0 / KEYS as f64)
-            .at_most(100.0 / 4.0 + 2.0)
-            .with("all of them to the new one: the others answer from what they have"),
-        ClusterFigure::new("requests at the origin", "a fourth member: for keys that were stored", again.into())
-            .with("the new owner asks the former one first"),
+        ClusterFigure::new(
+            "% of the keys",
+            "a fourth member: keys that moved",
+            moved as f64 * 100.0 / KEYS as f64,
+        )
+        .at_most(100.0 / 4.0 + 2.0)
+        .with("all of them to the new one: the others answer from what they have"),
+        ClusterFigure::new(
+            "requests at the origin",
+            "a fourth member: for keys that were stored",
+            again.into(),
+        )
+        .with("the new owner asks the former one first"),
     ])
 }

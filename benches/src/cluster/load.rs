@@ -131,7 +131,8 @@ impl LoadClient {
                         self.state = ClientState::Gone;
                     }
                     ClientStep::Pause(until) => {
-                        self.state = ClientState::Pausing(until.max(now + Duration::from_micros(1)));
+                        self.state =
+                            ClientState::Pausing(until.max(now + Duration::from_micros(1)));
                     }
                     ClientStep::Ask(asked) => {
                         let sent = self.send(number, &asked, epoll);
@@ -149,7 +150,11 @@ impl LoadClient {
 
     fn send(&mut self, number: usize, asked: &AskedPath, epoll: &OwnedFd) -> std::io::Result<()> {
         self.input.clear();
-        if self.stream.as_ref().is_none_or(|(port, _)| *port != asked.port) {
+        if self
+            .stream
+            .as_ref()
+            .is_none_or(|(port, _)| *port != asked.port)
+        {
             let stream = TcpStream::connect(("127.0.0.1", asked.port))?;
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;

@@ -106,7 +106,10 @@ impl ClusterNodes {
 
     /// The configuration of a member.
     fn configuration(&self, number: usize) -> String {
-        let members = self.nodes.iter().map(|node| format!("member {};", node.peer));
+        let members = self
+            .nodes
+            .iter()
+            .map(|node| format!("member {};", node.peer));
         let members: Vec<String> = members.collect();
         CONFIGURATION
             .replace("%%MEMBERS%%", &members.join(" "))
@@ -141,7 +144,9 @@ impl ClusterNodes {
         replaced: &[(&str, &str)],
     ) -> Result<(), String> {
         let port = free_port()?;
-        let mut text = self.configuration(number).replace("%%PORT%%", &port.to_string());
+        let mut text = self
+            .configuration(number)
+            .replace("%%PORT%%", &port.to_string());
         for (from, to) in replaced {
             text = text.replace(from, to);
         }
@@ -203,7 +208,10 @@ impl ClusterNodes {
 
     /// The sum of a number over all running members' metrics.
     pub(crate) fn metric(&self, name: &str) -> f64 {
-        let texts = self.ports().into_iter().filter_map(|port| get(port, "/metrics").ok());
+        let texts = self
+            .ports()
+            .into_iter()
+            .filter_map(|port| get(port, "/metrics").ok());
         let of = |text: String| -> f64 {
             let lines = text.lines().filter(|line| line.starts_with(name));
             lines
@@ -221,7 +229,9 @@ impl ClusterNodes {
         let view = state.view();
         let is_owned = |path: &String| {
             let route = view.route_of(&hash_of_key(path.as_bytes()), Instant::now());
-            route.owner.is_some_and(|member| member.address == addresses[owner])
+            route
+                .owner
+                .is_some_and(|member| member.address == addresses[owner])
         };
         let mut paths = (0..).map(|number| format!("/{kind}/{number}"));
         paths.find(is_owned).unwrap_or_default()

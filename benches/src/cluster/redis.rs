@@ -17,7 +17,12 @@ pub(crate) struct RedisServer {
 impl RedisServer {
     /// Starts it with these lines of configuration; `name` tells those of one run apart.
     pub(crate) fn start(name: &str, lines: &str) -> Result<RedisServer, String> {
-        RedisServer::start_at(free_port()?, name, &format!("save \"\"\nappendonly no\n{lines}"), None)
+        RedisServer::start_at(
+            free_port()?,
+            name,
+            &format!("save \"\"\nappendonly no\n{lines}"),
+            None,
+        )
     }
 
     /// Starts Sentinel.
@@ -94,7 +99,10 @@ pub(crate) fn start_slow_relay(
     delay: std::sync::Arc<std::sync::atomic::AtomicU64>,
 ) -> Result<u16, String> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
-    let port = listener.local_addr().map_err(|error| error.to_string())?.port();
+    let port = listener
+        .local_addr()
+        .map_err(|error| error.to_string())?
+        .port();
     std::thread::spawn(move || {
         for client in listener.incoming().flatten() {
             let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else {
@@ -113,11 +121,7 @@ pub(crate) fn start_slow_relay(
     Ok(port)
 }
 
-fn pass_on(
-    mut from: TcpStream,
-    mut to: TcpStream,
-    delay: Option<&std::sync::atomic::AtomicU64>,
-) {
+fn pass_on(mut from: TcpStream, mut to: TcpStream, delay: Option<&std::sync::atomic::AtomicU64>) {
     let mut bytes = [0; 16 * 1024];
     while let Ok(count) = from.read(&mut bytes)
         && count > 0

@@ -38,7 +38,10 @@ fn version_of(body: &[u8]) -> Option<u64> {
 fn percentile(times: &mut [f64], part: f64) -> f64 {
     times.sort_by(f64::total_cmp);
     let at = (times.len() as f64 * part) as usize;
-    times.get(at.min(times.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+    times
+        .get(at.min(times.len().saturating_sub(1)))
+        .copied()
+        .unwrap_or(f64::NAN)
 }
 
 /// Clients that ask for keys at all members, and one that purges them, one after the other.
@@ -96,7 +99,8 @@ impl LoadScript for PurgeLoad {
         match came.status {
             200 => {
                 self.took_ms.push(came.took.as_secs_f64() * 1e3);
-                self.floors.insert(came.asked.note, self.version.load(SeqCst));
+                self.floors
+                    .insert(came.asked.note, self.version.load(SeqCst));
             }
             _ => self.incomplete += 1,
         }
@@ -137,7 +141,11 @@ impl<S: LoadScript> LoadScript for Paced<'_, S> {
 /// Purges of single keys, while all members are asked for them.
 pub(super) fn purge(bench: &Bench, _: u64) -> Result<Vec<ClusterFigure>, String> {
     let redis = RedisServer::start("purge", "")?;
-    let (origin, nodes) = start(bench, &format!("127.0.0.1:{}", redis.port()), NodeLines::default())?;
+    let (origin, nodes) = start(
+        bench,
+        &format!("127.0.0.1:{}", redis.port()),
+        NodeLines::default(),
+    )?;
     let mut load = PurgeLoad {
         ports: nodes.ports(),
         version: Arc::clone(&origin.version),
@@ -151,22 +159,44 @@ pub(super) fn purge(bench: &Bench, _: u64) -> Result<Vec<ClusterFigure>, String>
         stale: 0,
     };
     let begun = Instant::now();
-    run_script(ASKING + 1, &mut Paced::new(&mut load, ASKING + 1, Duration::from_millis(10)))?;
+    run_script(
+        ASKING + 1,
+        &mut Paced::new(&mut load, ASKING + 1, Duration::from_millis(10)),
+    )?;
     let rate = load.answered as f64 / begun.elapsed().as_secs_f64();
-    let note = format!("{} purges, {rate:.0} requests a second meanwhile", load.purges);
+    let note = format!(
+        "{} purges, {rate:.0} requests a second meanwhile",
+        load.purges
+    );
     Ok(vec![
-        ClusterFigure::new("ms", "purge, until all members have applied it: p50", percentile(&mut load.took_ms, 0.5))
-            .with(note),
-        ClusterFigure::new("ms", "purge, until all members have applied it: p99", percentile(&mut load.took_ms, 0.99))
-            .at_most(100.0),
-        ClusterFigure::new("failed requests", "purges that named not all members", load.incomplete as f64)
-            .at_most(0.0),
+        ClusterFigure::new(
+            "ms",
+            "purge, until all members have applied it: p50",
+            percentile(&mut load.took_ms, 0.5),
+        )
+        .with(note),
+        ClusterFigure::new(
+            "ms",
+            "purge, until all members have applied it: p99",
+            percentile(&mut load.took_ms, 0.99),
+        )
+        .at_most(100.0),
+        ClusterFigure::new(
+            "failed requests",
+            "purges that named not all members",
+            load.incomplete as f64,
+        )
+        .at_most(0.0),
         ClusterFigure::new("failed requests", "purge under load", load.failed as f64)
             .at_most(0.0)
             .with(format!("of {}", load.answered)),
-        ClusterFigure::new("stale answers", "after a purge has named all members", load.stale as f64)
-            .at_most(0.0)
-            .with(format!("of {}", load.answered)),
+        ClusterFigure::new(
+            "stale answers",
+            "after a purge has named all members",
+            load.stale as f64,
+        )
+        .at_most(0.0)
+        .with(format!("of {}", load.answered)),
     ])
 }
 
@@ -222,8 +252,11 @@ pub(super) fn away(bench: &Bench, seconds: u64) -> Result<Vec<ClusterFigure>, St
     let mut figures = Vec::new();
     for how in ["killed and started again", "stopped and continued"] {
         let redis = RedisServer::start("away", "")?;
-        let (origin, mut nodes) =
-            start(bench, &format!("127.0.0.1:{}", redis.port()), NodeLines::default())?;
+        let (origin, mut nodes) = start(
+            bench,
+            &format!("127.0.0.1:{}", redis.port()),
+            NodeLines::default(),
+        )?;
         for port in nodes.ports() {
             run_script(8, &mut PathList::new(&[port], "/version/", MISSED))?;
         }
@@ -251,12 +284,16 @@ pub(super) fn away(bench: &Bench, seconds: u64) -> Result<Vec<ClusterFigure>, St
         run_script(8, &mut hits)?;
         let ok = hits.statuses.get(&200).copied().unwrap_or(0);
         figures.push(
-            ClusterFigure::new("stale answers", format!("of a member that was {how}"), hits.old as f64)
-                .at_most(0.0)
-                .with(format!(
-                    "of {ok}, after {away:.0} s and {MISSED} purges ({:?})",
-                    purges.statuses
-                )),
+            ClusterFigure::new(
+                "stale answers",
+                format!("of a member that was {how}"),
+                hits.old as f64,
+            )
+            .at_most(0.0)
+            .with(format!(
+                "of {ok}, after {away:.0} s and {MISSED} purges ({:?})",
+                purges.statuses
+            )),
         );
     }
     Ok(figures)
@@ -331,18 +368,34 @@ pub(super) fn limit(bench: &Bench, _: u64) -> Result<Vec<ClusterFigure>, String>
     let half = HALF.as_secs_f64();
     let error = |from: f64| (between(from, from + 10.0) - 1000.0) / 10.0;
     Ok(vec![
-        ClusterFigure::new("% of the limit", "error over 10 s from the beginning", (between(0.0, 10.0) - 1000.0 - BURST) / 10.0)
-            .with("100/s and a burst of 20; 200, 40 and 10 requests a second at the members")
-            .at_most(5.0),
+        ClusterFigure::new(
+            "% of the limit",
+            "error over 10 s from the beginning",
+            (between(0.0, 10.0) - 1000.0 - BURST) / 10.0,
+        )
+        .with("100/s and a burst of 20; 200, 40 and 10 requests a second at the members")
+        .at_most(5.0),
         ClusterFigure::new("% of the limit", "error over 10 s, later", error(2.0).abs())
             .at_most(5.0)
             .with(format!("{} of 1000", between(2.0, 12.0))),
-        ClusterFigure::new("% of the limit", "error over 10 s, when the load moves to another member", error(half).abs())
-            .at_most(5.0)
-            .with(format!("{} of 1000", between(half, half + 10.0))),
-        ClusterFigure::new("requests", "more than 100 and the burst in the first second", between(0.0, 1.0) - 100.0 - BURST)
-            .with("the leases of the beginning: a third of the burst for each"),
-        ClusterFigure::new("ms", "limit: slowest answer", load.slowest.as_secs_f64() * 1e3),
+        ClusterFigure::new(
+            "% of the limit",
+            "error over 10 s, when the load moves to another member",
+            error(half).abs(),
+        )
+        .at_most(5.0)
+        .with(format!("{} of 1000", between(half, half + 10.0))),
+        ClusterFigure::new(
+            "requests",
+            "more than 100 and the burst in the first second",
+            between(0.0, 1.0) - 100.0 - BURST,
+        )
+        .with("the leases of the beginning: a third of the burst for each"),
+        ClusterFigure::new(
+            "ms",
+            "limit: slowest answer",
+            load.slowest.as_secs_f64() * 1e3,
+        ),
         ClusterFigure::new("failed requests", "limit", load.failed as f64).at_most(0.0),
     ])
 }
@@ -404,17 +457,26 @@ fn mixed(
         fault.join().map_err(|_| "the fault failed".to_owned())?
     })?;
     Ok(vec![
-        ClusterFigure::new("failed requests", format!("Redis {name}"), load.failed as f64)
-            .at_most(0.0)
-            .with(format!("of {}; {said}", load.answered)),
-        ClusterFigure::new("ms", format!("Redis {name}: slowest request"), load.slowest.as_secs_f64() * 1e3),
+        ClusterFigure::new(
+            "failed requests",
+            format!("Redis {name}"),
+            load.failed as f64,
+        )
+        .at_most(0.0)
+        .with(format!("of {}; {said}", load.answered)),
+        ClusterFigure::new(
+            "ms",
+            format!("Redis {name}: slowest request"),
+            load.slowest.as_secs_f64() * 1e3,
+        ),
     ])
 }
 
 /// Redis is killed and comes back, is failed over, is full, is slow.
 pub(super) fn redis(bench: &Bench, _: u64) -> Result<Vec<ClusterFigure>, String> {
     let lines = NodeLines {
-        http: "limit_req_zone all zone=limit:1m rate=1000000r/s sync=redis cluster=edge;".to_owned(),
+        http: "limit_req_zone all zone=limit:1m rate=1000000r/s sync=redis cluster=edge;"
+            .to_owned(),
         limit: "limit_req zone=limit burst=100000 nodelay;".to_owned(),
         ..NodeLines::default()
     };
@@ -458,7 +520,10 @@ fn slow(bench: &Bench, lines: &NodeLines) -> Result<Vec<ClusterFigure>, String> 
 
 fn failed_over(bench: &Bench, lines: &NodeLines) -> Result<Vec<ClusterFigure>, String> {
     let master = RedisServer::start("master", "repl-diskless-sync-delay 0")?;
-    let follow = format!("repl-diskless-sync-delay 0\nreplicaof 127.0.0.1 {}", master.port());
+    let follow = format!(
+        "repl-diskless-sync-delay 0\nreplicaof 127.0.0.1 {}",
+        master.port()
+    );
     let replica = RedisServer::start("replica", &follow)?;
     replica.until("INFO replication", "master_link_status:up")?;
     let monitor = format!(
@@ -470,16 +535,23 @@ fn failed_over(bench: &Bench, lines: &NodeLines) -> Result<Vec<ClusterFigure>, S
     let place = format!("127.0.0.1:{} sentinel=one", sentinel.port());
     let (_origin, nodes) = start(bench, &place, lines.clone())?;
     let port = nodes.ports()[0];
-    let figures = mixed(&nodes, 12, "is failed over by Sentinel", move || {
+    let figures = mixed(&nodes, 12, "is failed over by Sentinel", || {
         let begun = Instant::now();
-        master.server.kill();
+        master.server.signal("KILL");
         replica.until("ROLE", "*3")?;
         replica.until("INFO replication", "role:master")?;
-        Ok(format!("the other one is the master after {:.1} s", begun.elapsed().as_secs_f64()))
+        Ok(format!(
+            "the other one is the master after {:.1} s",
+            begun.elapsed().as_secs_f64()
+        ))
     })?;
     // Who went on without Redis has found the other one.
     let up = nodes.metric("weir_cluster_redis_up");
     let mut figures = figures;
-    figures.push(ClusterFigure::new("members", "that have found the new master", up).at_least(3.0).with(format!("port {port}")));
+    figures.push(
+        ClusterFigure::new("members", "that have found the new master", up)
+            .at_least(3.0)
+            .with(format!("port {port}")),
+    );
     Ok(figures)
 }

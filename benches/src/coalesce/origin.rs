@@ -244,8 +244,14 @@ fn answer(
     };
     let (piece, step) = match (reply.rate, reply.body_ms) {
         (0, 0) => (body.len().max(1), Duration::ZERO),
-        (0, body_ms) => ((body.len() / 50).max(1), Duration::from_millis(body_ms / 50)),
-        (rate, _) => ((rate as usize * 1024 / 100).max(1), Duration::from_millis(10)),
+        (0, body_ms) => (
+            (body.len() / 50).max(1),
+            Duration::from_millis(body_ms / 50),
+        ),
+        (rate, _) => (
+            (rate as usize * 1024 / 100).max(1),
+            Duration::from_millis(10),
+        ),
     };
     let mut due = Instant::now();
     for piece in body[..end].chunks(piece) {

@@ -167,7 +167,8 @@ async fn handshake(
     }
     let named = client.first_server();
     // `ssl_reject_handshake`: refused before a certificate could reveal another server's name.
-    if endpoint.member_tls().is_none() && service(site, named).is_some_and(|service| service.rejects)
+    if endpoint.member_tls().is_none()
+        && service(site, named).is_some_and(|service| service.rejects)
     {
         return Err(hello.refuse_unknown_name(socket).into());
     }

@@ -121,13 +121,19 @@ impl CacheRequest {
             // Both see the same members, and the one that asks could not reach the owner. In a moment this server will
             // not either, and ask the origin for both; or the owner answers. The wait is bounded, so that it is no part
             // of a circle for longer than that.
-            if claim.epoch == part.route.epoch && !self.has_awaited_feed {
+            if self.may_await_feed(&claim, &part) {
                 self.has_awaited_feed = true;
                 return Some(StartedAction::Feed(running.take()?, part.budget()));
             }
         }
         let refused = refuse_member(request, work_of(action), &claim, &part)?;
         Some(StartedAction::Answered(refused))
+    }
+
+    /// Whether a member that asks waits once for the head of a fill that waits for another member. Not for what is stored: the
+    /// owner itself asks for that, while the fill here waits for the owner.
+    fn may_await_feed(&self, claim: &PeerClaim, part: &ClusterPart) -> bool {
+        claim.epoch == part.route.epoch && !claim.only_stored && !self.has_awaited_feed
     }
 
     /// Whether a member that asks may not be made to wait for a fill. One whose head it has awaited is an exception: see
@@ -153,7 +159,7 @@ impl CacheRequest {
         let Some((claim, part)) = asked else {
             return StartedAction::LookAgain;
         };
-        if claim.epoch == part.route.epoch && !self.has_awaited_feed {
+        if self.may_await_feed(&claim, &part) {
             self.has_awaited_feed = true;
             return StartedAction::Feed(follower, part.budget());
         }

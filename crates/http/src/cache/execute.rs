@@ -459,7 +459,6 @@ impl CacheRequest {
                 input.fill.is_hit_for_miss = true;
                 BegunFill::DecideAgain
             }
-            Err(PartRefusal::FedElsewhere(follower)) => BegunFill::FedElsewhere(follower),
             FillStart::Changed => BegunFill::LookAgain,
         }
     }
@@ -476,6 +475,7 @@ impl CacheRequest {
                 input.fill.is_hit_for_miss = true;
                 BegunFill::DecideAgain
             }
+            Err(PartRefusal::FedElsewhere(follower)) => BegunFill::FedElsewhere(follower),
         }
     }
 

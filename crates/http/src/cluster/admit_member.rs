@@ -10,9 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bstr::{BStr, ByteSlice};
 use net::client::RemoteClient;
-use net::cluster::{
-    Cluster, ClusterState, JournalPosition, MemberTls, PeerClaim, PurgeJournal,
-};
+use net::cluster::{Cluster, ClusterState, JournalPosition, MemberTls, PeerClaim, PurgeJournal};
 use proto::KnownField;
 use rt::net::SocketAddress;
 

@@ -30,9 +30,7 @@ use net::metrics::{MetricFamily, MetricSink};
 use crate::shared::limit_req::{
     CountMode, OUTCOMES, PourResult, REQUEST, ReqZone, ReqZoneDeclaration, ReqZones, RequestBuckets,
 };
-use crate::shared::limit_req_sync::{
-    SyncWords, ZoneSync, report_missing_redis, report_shares,
-};
+use crate::shared::limit_req_sync::{SyncWords, ZoneSync, report_missing_redis, report_shares};
 use crate::shared::zones;
 
 pub(crate) static MODULE: HttpModule = HttpModule {

@@ -96,9 +96,9 @@ pub(crate) fn report_missing_redis(line: &mut DirectiveLine) {
         let settings = cluster.settings();
         if settings.is_some_and(|settings| settings.redis.is_none()) {
             let text = format!("cluster \"{}\" has no \"redis\"", cluster.name());
-            let note = "sync=redis keeps there what members share: add a \"redis\" line to the cluster";
-            line.level
-                .report(Diagnostic::error(text, span).note(note));
+            let note =
+                "sync=redis keeps there what members share: add a \"redis\" line to the cluster";
+            line.level.report(Diagnostic::error(text, span).note(note));
         }
     }
 }

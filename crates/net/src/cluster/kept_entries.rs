@@ -26,11 +26,7 @@ struct KeepState {
 
 impl KeptEntries {
     /// Whether an entry that has been applied is kept. If not, that is wanted from now on, and the task is woken.
-    pub(super) fn poll_kept(
-        &self,
-        entry: JournalPosition,
-        context: &mut Context<'_>,
-    ) -> Poll<()> {
+    pub(super) fn poll_kept(&self, entry: JournalPosition, context: &mut Context<'_>) -> Poll<()> {
         let keeper = {
             let mut state = self.0.lock();
             if state.entries.knowledge_of(entry) == EntryKnowledge::Applied {

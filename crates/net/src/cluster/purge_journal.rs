@@ -422,7 +422,9 @@ impl JournalReading {
             let (answer, kept) = remote_oneshot::channel();
             let text = last.to_text(&journal.stream(&self.client));
             // An error means that this task has ended.
-            let then = move |is_kept| drop(answer.send(is_kept));
+            let then = move |is_kept| {
+                let _ = answer.send(is_kept);
+            };
             self.target.keep_position(text, Box::new(then));
             match kept.await {
                 Ok(true) => journal.kept.note(entries),
@@ -509,7 +511,10 @@ impl JournalReading {
             .await?;
         let mut found = Vec::with_capacity(replies.len());
         for (reply, question) in replies.into_iter().zip(&questions) {
-            let reply = self.client.follow_ask(reply, question, &self.resolver).await;
+            let reply = self
+                .client
+                .follow_ask(reply, question, &self.resolver)
+                .await;
             found.push(self.entries_of(&reply)?.pop());
         }
         let [at_position, first, last] = &found[..] else {
@@ -542,7 +547,11 @@ impl JournalReading {
         let commands = [command];
         let mut replies = connection.exchange(&commands, limit).await?;
         let reply = match replies.pop() {
-            Some(reply) => Some(self.client.follow_ask(reply, &commands[0], &self.resolver).await),
+            Some(reply) => Some(
+                self.client
+                    .follow_ask(reply, &commands[0], &self.resolver)
+                    .await,
+            ),
             None => None,
         };
         match &reply {

@@ -81,8 +81,7 @@ pub(super) fn telling_locations(nodes: &[DirectiveNode]) -> Vec<TellingLocation>
                 // With a second argument the key is the location's own, unless it names the cluster.
                 let is_meant = |line: &&DirectiveNode| {
                     let mut others = line.args.iter().skip(1);
-                    line.name.is(directive)
-                        && others.all(|word| word.text.starts_with(b"cluster="))
+                    line.name.is(directive) && others.all(|word| word.text.starts_with(b"cluster="))
                 };
                 if let Some(line) = own.find(is_meant) {
                     let argument = line.args.first().map(|word| word.text.to_str_lossy());

@@ -30,7 +30,9 @@ impl MemberQuestions {
             let cluster = Arc::clone(cluster);
             let task = async move {
                 let exchange = async {
-                    let stream = member_request::connect(&cluster, &member, limit).await.ok()?;
+                    let stream = member_request::connect(&cluster, &member, limit)
+                        .await
+                        .ok()?;
                     member_request::ask_on(&stream, &bytes).await
                 };
                 rt::timeout(limit, exchange).await.ok().flatten() == Some(status)

@@ -69,8 +69,8 @@ enum PingEnd {
     Answered,
     /// There is nobody at the address.
     Refused,
-    /// The connection ended, or what came was no answer.
-    Failed,
+    /// The connection ended, or what came was no answer; why, if that is known.
+    Failed(Option<String>),
 }
 
 impl MemberWatch {
@@ -95,12 +95,20 @@ impl MemberWatch {
                     self.note_silence("refuses connections");
                 }
                 // A member that is reloaded closes its connections: the next question opens another one.
-                Ok(PingEnd::Failed) => {
+                Ok(PingEnd::Failed(why)) => {
                     connection = None;
                     self.passes = 0;
                     if rt::now() >= self.last + budget {
-                        self.note_silence("gives no valid answer");
+                        let why = why.map_or(String::new(), |why| format!(": {why}"));
+                        self.note_silence(&format!("gives no valid answer{why}"));
                     }
+                }
+                // This process itself did not run: nothing is known of the member. To take it for gone would make this
+                // server fetch what the other one has.
+                Err(_) if rt::now().saturating_duration_since(end) > interval => {
+                    connection = None;
+                    self.last = rt::now();
+                    continue;
                 }
                 // It is late with the answer and not with content: a machine that is short of processors does one
                 // thing after the other.
@@ -164,13 +172,13 @@ impl MemberWatch {
         let stream = match member_request::connect(&self.cluster, &self.member, budget).await {
             Ok(stream) => stream,
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => return PingEnd::Refused,
-            Err(_) => return PingEnd::Failed,
+            Err(error) => return PingEnd::Failed(Some(error.to_string())),
         };
         let answered = self.ask_on(&stream).await;
         *connection = answered.then_some(stream);
         match answered {
             true => PingEnd::Answered,
-            false => PingEnd::Failed,
+            false => PingEnd::Failed(None),
         }
     }
 

@@ -205,10 +205,7 @@ fn port_or(port: Option<&[u8]>, default: u16) -> Option<u16> {
     port.filter(|port| *port > 0)
 }
 
-fn read_tls(
-    line: &mut DirectiveLine,
-    trusted: Option<PathBuf>,
-) -> Result<UpstreamTls, Diagnostic> {
+fn read_tls(line: &mut DirectiveLine, trusted: Option<PathBuf>) -> Result<UpstreamTls, Diagnostic> {
     let system = || net::tls::system_trust().map(Path::to_owned);
     let path = match trusted.or_else(system) {
         Some(path) => path,

@@ -37,7 +37,7 @@ fn read_tls(line: &mut DirectiveLine) -> Result<MemberTls, Diagnostic> {
         if value.is_empty() {
             return Err(line.invalid_parameter(index));
         }
-        let mut path = || -> PathBuf {
+        let path = || -> PathBuf {
             let path = parse::path(value.as_bstr());
             line.level.build.in_conf_prefix(PathUse::Opened, path)
         };
@@ -50,7 +50,8 @@ fn read_tls(line: &mut DirectiveLine) -> Result<MemberTls, Diagnostic> {
         }
     }
     let (Some(certificate), Some(key), Some(trusted)) = (certificate, key, trusted) else {
-        let error = line.error("\"tls\" needs certificate=, certificate_key= and trusted_certificate=");
+        let error =
+            line.error("\"tls\" needs certificate=, certificate_key= and trusted_certificate=");
         return Err(error.note("members show each other certificates of one authority"));
     };
     let file = trusted.display().to_string();
@@ -62,7 +63,6 @@ fn read_tls(line: &mut DirectiveLine) -> Result<MemberTls, Diagnostic> {
         files.read(path)
     });
     let name = name.as_ref().map(|name| name.as_bstr());
-    let built =
-        identity.and_then(|identity| MemberTls::new(&identity, (&authority?, &file), name));
+    let built = identity.and_then(|identity| MemberTls::new(&identity, (&authority?, &file), name));
     built.map_err(|problem| line.error(problem.message))
 }

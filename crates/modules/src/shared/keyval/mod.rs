@@ -104,13 +104,19 @@ fn check_sync(
         return Ok(());
     };
     if !sync.needs_redis() {
-        return Err(line.error("\"keyval_zone\" has no sync=share: entries are shared by sync=redis"));
+        return Err(
+            line.error("\"keyval_zone\" has no sync=share: entries are shared by sync=redis")
+        );
     }
     if kind != HTTP_KIND {
-        return Err(line.error("\"keyval_zone\" of stream has no \"sync\": clusters are those of http"));
+        return Err(
+            line.error("\"keyval_zone\" of stream has no \"sync\": clusters are those of http")
+        );
     }
     if declared.state_file.is_some() {
-        return Err(line.error("\"state\" and \"sync\" exclude each other: Redis keeps the entries"));
+        return Err(
+            line.error("\"state\" and \"sync\" exclude each other: Redis keeps the entries")
+        );
     }
     sync.note_need(line);
     Ok(())

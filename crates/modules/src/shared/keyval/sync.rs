@@ -17,10 +17,12 @@ use std::time::Duration;
 
 use bstr::ByteSlice;
 use host::error_log::{LogLevel, Logger};
-use net::redis::{RedisClient, RedisCommand, RedisFault, RedisReply, elements_of, number_of, text_of};
+use net::redis::{
+    RedisClient, RedisCommand, RedisFault, RedisReply, elements_of, number_of, text_of,
+};
 
-use super::table::KeyvalTable;
 use super::KeyvalZone;
+use super::table::KeyvalTable;
 
 /// The interval of reads.
 const ROUND: Duration = Duration::from_millis(100);
@@ -153,7 +155,10 @@ pub(crate) async fn change(
     match text_of(word) {
         Some(b"done") => {
             let until_read = async {
-                while zone.state().is_some_and(|table| table.progress.0.load(Relaxed) < number) {
+                while zone
+                    .state()
+                    .is_some_and(|table| table.progress.0.load(Relaxed) < number)
+                {
                     rt::sleep(ROUND / 10).await;
                 }
             };
@@ -212,7 +217,10 @@ impl ZoneReading<'_> {
     /// no harm.
     async fn read_all(&self) -> Result<Option<ChangePlace>, RedisFault> {
         let [hash, changes, number, _] = keys(self.client, self.zone);
-        let last = RedisCommand::new("XREVRANGE").arg(&changes).arg("+").arg("-");
+        let last = RedisCommand::new("XREVRANGE")
+            .arg(&changes)
+            .arg("+")
+            .arg("-");
         let last = self.client.begin(last.arg("COUNT").number(1))?;
         let number = self.client.begin(RedisCommand::new("GET").arg(number))?;
         let all = self.client.begin(RedisCommand::new("HGETALL").arg(hash))?;
@@ -224,7 +232,9 @@ impl ZoneReading<'_> {
         let id = last.and_then(|entry| text_of(entry.first()?)?.to_str().ok().map(str::to_owned));
         let mut list = Vec::new();
         for pair in elements_of(&all).chunks_exact(2) {
-            if let (Some(key), Some((value, until))) = (words(&pair[0]), words(&pair[1]).and_then(split)) {
+            if let (Some(key), Some((value, until))) =
+                (words(&pair[0]), words(&pair[1]).and_then(split))
+            {
                 list.push((key.to_owned(), value.to_owned(), until));
             }
         }
@@ -240,9 +250,14 @@ impl ZoneReading<'_> {
     }
 
     /// Reads what has changed; `None`: something was missed.
-    async fn read_changes(&self, mut place: ChangePlace) -> Result<Option<ChangePlace>, RedisFault> {
+    async fn read_changes(
+        &self,
+        mut place: ChangePlace,
+    ) -> Result<Option<ChangePlace>, RedisFault> {
         let [_, changes, number, _] = keys(self.client, self.zone);
-        let read = RedisCommand::new("XREAD COUNT").number(BATCH).arg("STREAMS");
+        let read = RedisCommand::new("XREAD COUNT")
+            .number(BATCH)
+            .arg("STREAMS");
         let read = self.client.begin(read.arg(&changes).arg(&place.id))?;
         let number = self.client.begin(RedisCommand::new("GET").arg(number))?;
         let lost = |_| Err(RedisFault::Away("the connection has ended".to_owned()));
@@ -283,7 +298,10 @@ impl ZoneReading<'_> {
                 self.table.clear();
                 true
             }
-            Some(key) => self.table.take(key, change.entry, rt::wall_millis()).is_ok(),
+            Some(key) => self
+                .table
+                .take(key, change.entry, rt::wall_millis())
+                .is_ok(),
         }
     }
 

@@ -11,8 +11,8 @@ use base::sync::{Mutex, RwLock};
 use serde_json::{Map, Value, json};
 
 use super::super::upstream_state::replace_file;
-use super::sync::KeyvalProgress;
 use super::super::zones::ZoneState;
+use super::sync::KeyvalProgress;
 
 /// What an entry costs its zone besides key and value, in bytes.
 const FIXED_COST: u64 = 96;
@@ -267,11 +267,7 @@ impl KeyvalTable {
     }
 
     /// These are all entries from now on. How many of them do not fit, or are none.
-    pub(crate) fn replace(
-        &self,
-        list: &[(String, String, Option<u64>)],
-        now_ms: u64,
-    ) -> usize {
+    pub(crate) fn replace(&self, list: &[(String, String, Option<u64>)], now_ms: u64) -> usize {
         // Aside, so that no request finds half of it.
         let mut entries = KeyvalEntries::default();
         let mut put = |(key, value, until): &(String, String, Option<u64>)| {
