@@ -307,7 +307,8 @@ fn debs(out: &Path, binary: &Path, quick: bool) -> Outcome {
     let mut flags = vec!["--binary".to_owned(), binary.display().to_string()];
     flags.extend(quick.then(|| "--uncompressed".to_owned()));
     deb::run(&mut Flags::new(flags.into_iter()))?;
-    let endings = ["all", image::architecture(binary)?].map(|kind| format!("_{VERSION}_{kind}.deb"));
+    let endings =
+        ["all", image::architecture(binary)?].map(|kind| format!("_{VERSION}_{kind}.deb"));
     for entry in fs::read_dir(shell::target().join("deb"))
         .map_err(|error| error.to_string())?
         .flatten()

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::ClusterFigure;
 use super::fetch_rows::reply_of;
 use super::nodes::{ClusterNodes, NodeLines};
-use super::redis::RedisServer;
+use super::redis::RedisProcess;
 use crate::Bench;
 use crate::clients::ask;
 use crate::coalesce::origin::Origin;
@@ -34,7 +34,7 @@ struct CountedKind<'a> {
 
 pub(super) fn instructions(bench: &Bench, _: u64) -> Result<Vec<ClusterFigure>, String> {
     let origin = Origin::start(reply_of)?;
-    let redis = RedisServer::start("counted", "")?;
+    let redis = RedisProcess::start("counted", "")?;
     let lines = NodeLines {
         origin: origin.port,
         cluster: "budget 60s;".to_owned(),

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use crate::server::{Folder, Server, free_port};
 
 /// A Redis that keeps nothing on the disk.
-pub(crate) struct RedisServer {
+pub(crate) struct RedisProcess {
     pub(crate) server: Server,
     _folder: Folder,
 }
 
-impl RedisServer {
+impl RedisProcess {
     /// Starts it with these lines of configuration; `name` tells those of one run apart.
-    pub(crate) fn start(name: &str, lines: &str) -> Result<RedisServer, String> {
-        RedisServer::start_at(
+    pub(crate) fn start(name: &str, lines: &str) -> Result<RedisProcess, String> {
+        RedisProcess::start_at(
             free_port()?,
             name,
             &format!("save \"\"\nappendonly no\n{lines}"),
@@ -26,13 +26,13 @@ impl RedisServer {
     }
 
     /// Starts Sentinel.
-    pub(crate) fn start_sentinel(name: &str, lines: &str) -> Result<RedisServer, String> {
-        RedisServer::start_at(free_port()?, name, lines, Some("--sentinel"))
+    pub(crate) fn start_sentinel(name: &str, lines: &str) -> Result<RedisProcess, String> {
+        RedisProcess::start_at(free_port()?, name, lines, Some("--sentinel"))
     }
 
     /// Starts it at the port of one that was killed.
-    pub(crate) fn start_again(port: u16, name: &str) -> Result<RedisServer, String> {
-        RedisServer::start_at(port, name, "save \"\"\nappendonly no\n", None)
+    pub(crate) fn start_again(port: u16, name: &str) -> Result<RedisProcess, String> {
+        RedisProcess::start_at(port, name, "save \"\"\nappendonly no\n", None)
     }
 
     fn start_at(
@@ -40,7 +40,7 @@ impl RedisServer {
         name: &str,
         lines: &str,
         mode: Option<&str>,
-    ) -> Result<RedisServer, String> {
+    ) -> Result<RedisProcess, String> {
         let folder = Folder::new(&format!("bench-redis-{name}"))?;
         let file = folder.path.join("redis.conf");
         let place = folder.path.display();
@@ -49,7 +49,7 @@ impl RedisServer {
         let mut words = vec![file.as_os_str()];
         words.extend(mode.map(std::ffi::OsStr::new));
         let server = Server::peer(Path::new("redis-server"), &words, None, port)?;
-        Ok(RedisServer {
+        Ok(RedisProcess {
             server,
             _folder: folder,
         })

@@ -9,7 +9,7 @@ use super::ClusterFigure;
 use super::fetch_rows::reply_of;
 use super::load::{AskedPath, CameBack, ClientStep, LoadScript, run_script};
 use super::nodes::{ClusterNodes, NodeLines};
-use super::redis::{RedisServer, start_slow_relay};
+use super::redis::{RedisProcess, start_slow_relay};
 use crate::Bench;
 use crate::coalesce::origin::Origin;
 
@@ -140,7 +140,7 @@ impl<S: LoadScript> LoadScript for Paced<'_, S> {
 
 /// Purges of single keys, while all members are asked for them.
 pub(super) fn purge(bench: &Bench, _: u64) -> Result<Vec<ClusterFigure>, String> {
-    let redis = RedisServer::start("purge", "")?;
+    let redis = RedisProcess::start("purge", "")?;
     let (origin, nodes) = start(
         bench,
         &format!("127.0.0.1:{}", redis.port()),
@@ -251,7 +251,7 @@ impl LoadScript for PathList {
 pub(super) fn away(bench: &Bench, seconds: u64) -> Result<Vec<ClusterFigure>, String> {
     let mut figures = Vec::new();
     for how in ["killed and started again", "stopped and continued"] {
-        let redis = RedisServer::start("away", "")?;
+        let redis = RedisProcess::start("away", "")?;
         let (origin, mut nodes) = start(
             bench,
             &format!("127.0.0.1:{}", redis.port()),
@@ -344,7 +344,7 @@ impl LoadScript for UnevenLoad {
 /// 100 requests in a second for all, which come unevenly, and after a while unevenly in the other way.
 pub(super) fn limit(bench: &Bench, _: u64) -> Result<Vec<ClusterFigure>, String> {
     const BURST: f64 = 20.0;
-    let redis = RedisServer::start("limit", "")?;
+    let redis = RedisProcess::start("limit", "")?;
     let lines = NodeLines {
         http: "limit_req_zone all zone=limit:1m rate=100r/s sync=redis cluster=edge;".to_owned(),
         limit: format!("limit_req zone=limit burst={BURST} nodelay;"),
@@ -481,7 +481,7 @@ pub(super) fn redis(bench: &Bench, _: u64) -> Result<Vec<ClusterFigure>, String>
         ..NodeLines::default()
     };
     let mut figures = Vec::new();
-    let one = RedisServer::start("one", "")?;
+    let one = RedisProcess::start("one", "")?;
     let port = one.port();
     let (_origin, nodes) = start(bench, &format!("127.0.0.1:{port}"), lines.clone())?;
     let full = || {
@@ -496,7 +496,7 @@ pub(super) fn redis(bench: &Bench, _: u64) -> Result<Vec<ClusterFigure>, String>
     figures.extend(mixed(&nodes, 6, "is killed and comes back", move || {
         one.server.kill();
         std::thread::sleep(Duration::from_secs(2));
-        let again = RedisServer::start_again(port, "one")?;
+        let again = RedisProcess::start_again(port, "one")?;
         std::thread::sleep(Duration::from_secs(3));
         drop(again);
         Ok("at 2 and 4 s, and away again at 7".to_owned())
@@ -508,7 +508,7 @@ pub(super) fn redis(bench: &Bench, _: u64) -> Result<Vec<ClusterFigure>, String>
 }
 
 fn slow(bench: &Bench, lines: &NodeLines) -> Result<Vec<ClusterFigure>, String> {
-    let redis = RedisServer::start("slow", "")?;
+    let redis = RedisProcess::start("slow", "")?;
     let delay = Arc::new(AtomicU64::new(0));
     let relay = start_slow_relay(redis.port(), Arc::clone(&delay))?;
     let (_origin, nodes) = start(bench, &format!("127.0.0.1:{relay}"), lines.clone())?;
@@ -519,18 +519,18 @@ fn slow(bench: &Bench, lines: &NodeLines) -> Result<Vec<ClusterFigure>, String> 
 }
 
 fn failed_over(bench: &Bench, lines: &NodeLines) -> Result<Vec<ClusterFigure>, String> {
-    let master = RedisServer::start("master", "repl-diskless-sync-delay 0")?;
+    let master = RedisProcess::start("master", "repl-diskless-sync-delay 0")?;
     let follow = format!(
         "repl-diskless-sync-delay 0\nreplicaof 127.0.0.1 {}",
         master.port()
     );
-    let replica = RedisServer::start("replica", &follow)?;
+    let replica = RedisProcess::start("replica", &follow)?;
     replica.until("INFO replication", "master_link_status:up")?;
     let monitor = format!(
         "sentinel monitor one 127.0.0.1 {} 1\nsentinel down-after-milliseconds one 500\nsentinel failover-timeout one 2000",
         master.port()
     );
-    let sentinel = RedisServer::start_sentinel("sentinel", &monitor)?;
+    let sentinel = RedisProcess::start_sentinel("sentinel", &monitor)?;
     sentinel.until("INFO sentinel", "slaves=1")?;
     let place = format!("127.0.0.1:{} sentinel=one", sentinel.port());
     let (_origin, nodes) = start(bench, &place, lines.clone())?;

@@ -357,12 +357,8 @@ impl CacheRequest {
                     BegunFill::Fill(writer, follower) => {
                         return self.fetch_into(request, input, action, (writer, follower));
                     }
-                    BegunFill::Part(fetched) => {
-                        return follow_missing_part(input.candidate, fetched);
-                    }
-                    BegunFill::FedElsewhere(follower) => {
-                        return self.put_member_off(request, follower);
-                    }
+                    BegunFill::Part(part) => return follow_missing_part(input.candidate, part),
+                    BegunFill::FedElsewhere(fill) => return self.put_member_off(request, fill),
                     BegunFill::DecideAgain => action = input.action(self, request),
                     BegunFill::LookAgain => return StartedAction::LookAgain,
                 },

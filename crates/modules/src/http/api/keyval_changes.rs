@@ -137,7 +137,8 @@ pub(super) async fn make(
     Ok(())
 }
 
-/// Makes a change in the Redis of the cluster. All members, this one too, take it from there.
+/// Makes a change in the Redis of the cluster. All members, this one too, take it from there, so that all have the same
+/// order of changes. Worker groups need not be told: each reads by itself.
 async fn make_shared(
     zone: &KeyvalZone,
     sync: &ZoneSync,

@@ -44,6 +44,7 @@ pub(super) fn watch_members(cluster: &Arc<Cluster>, log: Logger) -> rt::JoinHand
                         log: log.clone(),
                         last: rt::now(),
                         passes: 0,
+                        was_late: false,
                     };
                     let task = rt::spawn_handle("cluster member", watch.run());
                     (Arc::clone(member), task.abort_on_drop())
@@ -62,6 +63,8 @@ struct MemberWatch {
     /// When it last answered.
     last: Instant,
     passes: u32,
+    /// This process was late itself, and nothing has come from the member since.
+    was_late: bool,
 }
 
 /// How a question ended.
@@ -104,9 +107,10 @@ impl MemberWatch {
                     }
                 }
                 // This process itself did not run: nothing is known of the member. To take it for gone would make this
-                // server fetch what the other one has.
-                Err(_) if rt::now().saturating_duration_since(end) > interval => {
+                // server fetch what the other one has. Once only: where everything is late, silence must still end.
+                Err(_) if !self.was_late && rt::now().saturating_duration_since(end) > interval => {
                     connection = None;
+                    self.was_late = true;
                     self.last = rt::now();
                     continue;
                 }
@@ -129,6 +133,7 @@ impl MemberWatch {
 
     fn note_answer(&mut self) {
         self.last = rt::now();
+        self.was_late = false;
         self.passes = self.passes.saturating_add(1);
         if self.passes >= PASSES {
             self.note(true, "answers again");

@@ -31,9 +31,11 @@ const RENEWALS: u32 = 6;
 const SOON: Duration = Duration::from_millis(200);
 const SOON_ROUNDS: u32 = 20;
 
-/// The longest list that is believed.
+/// The longest list that is believed: whoever can write to Redis must not make this server watch an endless number of addresses.
 const MEMBERS_MAX: usize = 10_000;
 
+/// Enters a member, removes those that have expired, and gives the rest: in one step, so that no two members remove each
+/// other. The list itself ends when nobody has renewed it for twice the time, so that a cluster that is gone leaves nothing.
 const SCRIPT: &str = "local t = redis.call('TIME') \
      local now = t[1] * 1000 + math.floor(t[2] / 1000) \
      if ARGV[1] ~= '' then redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1]) end \

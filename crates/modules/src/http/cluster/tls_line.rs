@@ -1,4 +1,7 @@
 //! The `tls` line of a `cluster` block.
+//!
+//! All files are read with the configuration, so that a reload with a broken certificate is refused and the members go on
+//! with the former one. What is built here serves both directions: see `net::cluster::MemberTls`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -54,6 +57,7 @@ fn read_tls(line: &mut DirectiveLine) -> Result<MemberTls, Diagnostic> {
             line.error("\"tls\" needs certificate=, certificate_key= and trusted_certificate=");
         return Err(error.note("members show each other certificates of one authority"));
     };
+    // The authority first: without it the certificate would be of no use.
     let file = trusted.display().to_string();
     let files = &mut line.level.build.files;
     let authority = load_file("certificate", &trusted, &mut |path| files.read(path));

@@ -36,7 +36,16 @@ const BATCH: u64 = 1_000;
 /// How long who has made a change waits until it is in this member's copy.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// ARGV: the mode, the length of the stream, then key, value and validity in milliseconds (0: for ever) of each change.
+/// The script of all changes.
+///
+/// ```text
+/// KEYS  the hash, the stream, the number, the ends
+/// ARGV  the mode, the length of the stream, then of each change: key, value, validity in milliseconds (0: for ever)
+/// ```
+///
+/// In this order: what has ended goes, as far as a thousand keys, so that a change takes a bounded time; then all keys are
+/// checked, before any of them is changed, because a script is not undone; then they are changed, and each change is
+/// numbered. Times are those of Redis: the clocks of members may differ, and decide only when a copy lets go of an entry.
 const SCRIPT: &str = "local t = redis.call('TIME') \
      local now = t[1] * 1000 + math.floor(t[2] / 1000) \
      local mode = ARGV[1] \
@@ -99,7 +108,7 @@ impl SharedChange {
     }
 }
 
-/// What Redis says to a change.
+/// What Redis says to a change. What is there already is decided where all members look, and not by a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SharedAnswer {
     /// It is made.
@@ -115,7 +124,7 @@ pub(crate) enum SharedAnswer {
 /// A key, its value, and for how many milliseconds it is valid.
 pub(crate) type SharedEntry<'a> = (&'a str, &'a str, Option<u64>);
 
-/// How far a zone has read.
+/// How far a zone has read: the last number, for who waits for a change of its own.
 #[derive(Default)]
 pub(crate) struct KeyvalProgress(AtomicU64);
 
@@ -174,6 +183,9 @@ pub(crate) async fn change(
 }
 
 /// Keeps the copy of a zone for as long as the result is polled.
+///
+/// After anything that was not as expected the place is forgotten, and everything is read again: a copy that is a little
+/// late is no harm, one that differs for ever is.
 pub(crate) async fn follow_zone(zone: Arc<KeyvalZone>, log: Logger) {
     let mut place: Option<ChangePlace> = None;
     loop {
@@ -205,9 +217,12 @@ struct ChangePlace {
     number: u64,
 }
 
+/// One round.
 struct ZoneReading<'a> {
+    /// The connection that all commands of this server share.
     client: &'a RedisClient,
     zone: &'a KeyvalZone,
+    /// The copy in which requests look.
     table: &'a KeyvalTable,
     log: &'a Logger,
 }
@@ -224,6 +239,7 @@ impl ZoneReading<'_> {
         let last = self.client.begin(last.arg("COUNT").number(1))?;
         let number = self.client.begin(RedisCommand::new("GET").arg(number))?;
         let all = self.client.begin(RedisCommand::new("HGETALL").arg(hash))?;
+        // Begun together, so that they are one batch.
         let lost = |_| Err(RedisFault::Away("the connection has ended".to_owned()));
         let last = last.await.unwrap_or_else(lost)?;
         let number = number.await.unwrap_or_else(lost)?;
@@ -291,7 +307,8 @@ impl ZoneReading<'_> {
         Ok((!is_ahead).then_some(place))
     }
 
-    /// Makes a change in the copy; whether it fits.
+    /// Makes a change in the copy; whether it fits. A zone that is smaller here than where the change was made keeps what it
+    /// has room for: the log says how much it lacks.
     fn make(&self, change: &StreamedChange<'_>) -> bool {
         match change.key {
             None => {
@@ -318,8 +335,11 @@ impl ZoneReading<'_> {
 
 /// An entry of the stream.
 struct StreamedChange<'a> {
+    /// One more than that of the entry before.
     number: u64,
+    /// `None`: all keys go.
     key: Option<&'a str>,
+    /// The value and its end; `None`: the key goes.
     entry: Option<(&'a str, Option<u64>)>,
 }
 
@@ -343,6 +363,7 @@ impl<'a> StreamedChange<'a> {
     }
 }
 
+/// A text; keys and values come from JSON, so that all of them are UTF-8.
 fn words(reply: &RedisReply) -> Option<&str> {
     text_of(reply)?.to_str().ok()
 }
