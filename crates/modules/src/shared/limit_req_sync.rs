@@ -185,16 +185,21 @@ impl KeyShares {
     }
 
     fn note_asked(&self, key: &[u8], count: CountMode, members: impl Fn() -> usize) -> u32 {
-        let mut table = self.tables.lock(key);
-        // A new key begins with an equal part: nothing is known yet of what the other members are asked for.
-        if table.get(key).is_none() {
-            table.insert(key.into(), RateShare::new(members()));
-        }
-        match (table.get(key), count) {
-            (Some(share), CountMode::Now) => share.note_asked(),
+        let weight = |share: &mut RateShare| match count {
+            CountMode::Now => share.note_asked(),
             // It is only looked at, and counted later.
-            (Some(share), CountMode::Later) => share.weight(),
-            (None, _) => equal_weight(members()),
+            CountMode::Later => share.weight(),
+        };
+        let mut table = self.tables.lock(key);
+        // One look in the table for a key that is known: this is on the path of each request.
+        if let Some(share) = table.get(key) {
+            return weight(share);
+        }
+        // A new key begins with an equal part: nothing is known yet of what the other members are asked for.
+        table.insert(key.into(), RateShare::new(members()));
+        match table.get(key) {
+            Some(share) => weight(share),
+            None => equal_weight(members()),
         }
     }
 

@@ -179,7 +179,7 @@ impl RedisClient {
         };
         let asked = ask_elsewhere(&self.settings, resolver, &server, command).await;
         // Without an answer there, it is as if the slot were not ready: who asked tries again.
-        asked.unwrap_or_else(|fault| RedisReply::Error(format!("TRYAGAIN {fault}").into()))
+        asked.unwrap_or_else(|fault| RedisReply::Error(format!("TRYAGAIN {fault}")))
     }
 
     /// Notes what an error reply says about the connection. Whether another one is needed.
