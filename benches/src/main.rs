@@ -9,6 +9,7 @@ mod cache_disks;
 mod cache_tests;
 mod cgroup;
 mod clients;
+mod cluster;
 mod coalesce;
 mod connections;
 mod crowd;
@@ -102,6 +103,11 @@ const EXPERIMENTS: &[(&str, &str, Experiment)] = &[
         "kills",
         "kill -9 during fetches, repeatedly on the same cache: every byte compared",
         coalesce::kills::run,
+    ),
+    (
+        "cluster",
+        "a cluster of three: one fetch for all, lost members, purges, a common limit, Redis that fails; instructions",
+        cluster::run,
     ),
     (
         "connections",
@@ -228,6 +234,7 @@ fn write_help(out: &mut impl std::io::Write) -> std::io::Result<()> {
         ("disk", disk::FLAGS),
         ("cache-disks", cache_disks::FLAGS),
         ("kills", coalesce::kills::FLAGS),
+        ("cluster", cluster::FLAGS),
         ("connections", connections::FLAGS),
         ("scale", scale::FLAGS),
         ("php", php::FLAGS),

@@ -171,11 +171,16 @@ impl Server {
 
     /// Ends it as a crash of the machine would, the master first, so that it starts no other worker.
     pub(crate) fn kill(self) {
+        self.signal("KILL");
+    }
+
+    /// Sends a signal to all its processes.
+    pub(crate) fn signal(&self, signal: &str) {
         let workers = children_of(self.child.id());
         for pid in std::iter::once(self.child.id()).chain(workers) {
-            // One that has gone is as dead as it should be.
+            // One that has gone needs no signal.
             let _ = Command::new("kill")
-                .args(["-KILL", &pid.to_string()])
+                .args([&format!("-{signal}"), &pid.to_string()])
                 .status();
         }
     }

@@ -25,7 +25,7 @@ fn read(server: &Server, path: &str) -> String {
 }
 
 #[track_caller]
-fn send(server: &Server, method: &str, path: &str, body: &str) -> Reply {
+pub(crate) fn send(server: &Server, method: &str, path: &str, body: &str) -> Reply {
     let mut connection = server.connect();
     connection.send(format!(
         "{method} /api/9/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}",

@@ -98,7 +98,7 @@ impl Journaled {
     }
 
     /// Has a member store the page; nothing is stored before the journal has been read.
-    fn until_hit(&self, index: usize, path: &str) {
+    pub(crate) fn until_hit(&self, index: usize, path: &str) {
         until(|| {
             let reply = self.server(index).get(path).expect(200);
             (reply.field("X-Cache") == "HIT").then_some(())

@@ -25,6 +25,7 @@ mod cache_repeats;
 mod charset;
 mod check;
 mod cluster;
+mod cluster_members;
 mod cluster_redis;
 mod command_line;
 mod completions;

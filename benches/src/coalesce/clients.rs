@@ -18,6 +18,8 @@ pub(crate) struct Answer {
     /// And to the last.
     pub(crate) total: Duration,
     pub(crate) ended: Instant,
+    /// The longest time without a byte, from the first byte on.
+    pub(crate) stall: Duration,
     /// All of it came, and every byte was right.
     pub(crate) is_whole: bool,
 }
@@ -42,7 +44,12 @@ const BUFFER: usize = 64 << 10;
 
 /// Lets them come; the answers of all but the first one, where that is ahead.
 pub(crate) fn come(crowd: Crowd, port: u16, path: &str) -> Vec<Answer> {
-    let mut clients = match Clients::new(port, path) {
+    come_to(crowd, &[port], path)
+}
+
+/// Lets them come to several servers, in turn.
+pub(crate) fn come_to(crowd: Crowd, ports: &[u16], path: &str) -> Vec<Answer> {
+    let mut clients = match Clients::new(ports, path) {
         Ok(clients) => clients,
         Err(error) => {
             eprintln!("no clients: {error}");
@@ -74,7 +81,7 @@ pub(crate) fn come(crowd: Crowd, port: u16, path: &str) -> Vec<Answer> {
 
 struct Clients {
     epoll: OwnedFd,
-    port: u16,
+    ports: Vec<u16>,
     path: String,
     /// Those who wait, by their number.
     waiting: Vec<Option<Client>>,
@@ -89,15 +96,17 @@ struct Client {
     began: Instant,
     until: Instant,
     first_byte: Option<Instant>,
+    last_byte: Option<Instant>,
+    stall: Duration,
     head: Vec<u8>,
     body: Option<Body>,
 }
 
 impl Clients {
-    fn new(port: u16, path: &str) -> std::io::Result<Clients> {
+    fn new(ports: &[u16], path: &str) -> std::io::Result<Clients> {
         Ok(Clients {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            port,
+            ports: ports.to_vec(),
             path: path.to_owned(),
             waiting: Vec::new(),
             answers: Vec::new(),
@@ -117,12 +126,14 @@ impl Clients {
             first_byte: Duration::ZERO,
             total: Duration::ZERO,
             ended: began,
+            stall: Duration::ZERO,
             is_whole: false,
         });
     }
 
     fn connect(&self, began: Instant, until: Instant) -> std::io::Result<Client> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        let port = self.ports[self.waiting.len() % self.ports.len()];
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
         let path = &self.path;
         let request =
             format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
@@ -135,6 +146,8 @@ impl Clients {
             began,
             until,
             first_byte: None,
+            last_byte: None,
+            stall: Duration::ZERO,
             head: Vec::new(),
             body: None,
         })
@@ -191,6 +204,7 @@ impl Clients {
             first_byte: client.first_byte.unwrap_or(now) - client.began,
             total: now - client.began,
             ended: now,
+            stall: client.stall,
             is_whole,
         };
     }
@@ -203,7 +217,11 @@ impl Client {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
             count => count?,
         };
-        self.first_byte.get_or_insert_with(Instant::now);
+        let now = Instant::now();
+        self.first_byte.get_or_insert(now);
+        if let Some(last) = self.last_byte.replace(now) {
+            self.stall = self.stall.max(now - last);
+        }
         match &mut self.body {
             Some(body) => body.take(&buffer[..count]),
             None => {

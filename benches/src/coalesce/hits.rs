@@ -47,8 +47,7 @@ fn reply_of(kind: &str) -> Option<Reply> {
         head_ms: 0,
         length,
         body_ms: 0,
-        is_private: false,
-        breaks: false,
+        ..Reply::default()
     })
 }
 

@@ -87,8 +87,7 @@ fn reply_of(kind: &str) -> Option<Reply> {
         head_ms: 0,
         length,
         body_ms,
-        is_private: false,
-        breaks: false,
+        ..Reply::default()
     })
 }
 

@@ -5,11 +5,11 @@
 //! A cell is: requests that the origin saw · the waiters' median time to the first byte / the slowest waiter's whole
 //! time, in seconds, and how many were cut or got wrong bytes.
 
-mod clients;
+pub(crate) mod clients;
 pub(crate) mod hits;
 pub(crate) mod kills;
 mod objects;
-mod origin;
+pub(crate) mod origin;
 mod varnish;
 
 use std::time::Instant;
@@ -164,8 +164,7 @@ fn reply_of(kind: &str) -> Option<Reply> {
         head_ms,
         length,
         body_ms,
-        is_private: false,
-        breaks: false,
+        ..Reply::default()
     };
     Some(match kind {
         "fresh" => reply(50, 1 << 10, 0),

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How a kind of path is answered.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Reply {
     /// How long the head takes.
     pub(crate) head_ms: u64,
@@ -15,6 +16,10 @@ pub(crate) struct Reply {
     pub(crate) length: usize,
     /// For how long it trickles.
     pub(crate) body_ms: u64,
+    /// Kilobytes of the body in a second, of parts too, in pieces of a hundredth of that; 0: `body_ms` says it.
+    pub(crate) rate: u64,
+    /// The body is the origin's version, in twenty digits, and `length` does not count.
+    pub(crate) is_version: bool,
     /// `Cache-Control: private`
     pub(crate) is_private: bool,
     /// The connection of the first request breaks at half of the body.
@@ -27,6 +32,8 @@ pub(crate) struct Seen {
     pub(crate) requests: u32,
     /// Of those, the ones for a part.
     pub(crate) partial: u32,
+    /// Bytes of bodies that were written.
+    pub(crate) sent: usize,
     /// When the last body had been written.
     pub(crate) ended: Option<Instant>,
 }
@@ -37,6 +44,8 @@ type Log = Arc<Mutex<HashMap<String, Seen>>>;
 pub(crate) struct Origin {
     pub(crate) port: u16,
     log: Log,
+    /// What bodies with a version say.
+    pub(crate) version: Arc<AtomicU64>,
 }
 
 /// The bytes of every body from a position on, at most [`LONGEST`] of them. The pattern's length is a prime, so that a
@@ -62,13 +71,18 @@ impl Origin {
         let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
         let address = listener.local_addr().map_err(|error| error.to_string())?;
         let log = Log::default();
-        let shared = Arc::clone(&log);
+        let version = Arc::new(AtomicU64::new(0));
+        let shared = OriginState {
+            reply_of,
+            log: Arc::clone(&log),
+            version: Arc::clone(&version),
+        };
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let log = Arc::clone(&shared);
+                let state = shared.clone();
                 let serve = move || {
                     // A connection that breaks is the client's affair.
-                    let _ = serve(stream, reply_of, &log);
+                    let _ = serve(stream, &state);
                 };
                 if std::thread::Builder::new()
                     .stack_size(256 << 10)
@@ -82,7 +96,18 @@ impl Origin {
         Ok(Origin {
             port: address.port(),
             log,
+            version,
         })
+    }
+
+    /// How often each path was asked for.
+    pub(crate) fn requests(&self) -> HashMap<String, u32> {
+        let log = self.log.lock();
+        log.map(|log| {
+            let counts = log.iter().map(|(path, seen)| (path.clone(), seen.requests));
+            counts.collect()
+        })
+        .unwrap_or_default()
     }
 
     pub(crate) fn seen(&self, path: &str) -> Seen {
@@ -94,13 +119,22 @@ impl Origin {
     }
 }
 
-fn serve(stream: TcpStream, reply_of: fn(&str) -> Option<Reply>, log: &Log) -> std::io::Result<()> {
+/// What the threads of an origin share.
+#[derive(Clone)]
+struct OriginState {
+    reply_of: fn(&str) -> Option<Reply>,
+    log: Log,
+    version: Arc<AtomicU64>,
+}
+
+fn serve(stream: TcpStream, state: &OriginState) -> std::io::Result<()> {
+    let log = &state.log;
     stream.set_nodelay(true)?;
     let mut lines = BufReader::new(stream.try_clone()?);
     let mut stream = stream;
     while let Some((path, range)) = read_head(&mut lines)? {
         let kind = path.split('/').nth(1).unwrap_or_default();
-        let Some(reply) = reply_of(kind) else {
+        let Some(reply) = (state.reply_of)(kind) else {
             stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")?;
             continue;
         };
@@ -110,7 +144,16 @@ fn serve(stream: TcpStream, reply_of: fn(&str) -> Option<Reply>, log: &Log) -> s
             seen.requests
         });
         let breaks = reply.breaks && requests == 1;
-        if !answer(&mut stream, &path, reply, range, breaks)? {
+        if reply.is_version {
+            answer_version(&mut stream, state.version.load(SeqCst))?;
+            continue;
+        }
+        let asked = AskedBody {
+            path: &path,
+            range,
+            breaks,
+        };
+        if !answer(&mut stream, &asked, reply, log)? {
             return Ok(());
         }
         note(log, &path, |seen| seen.ended = Some(Instant::now()));
@@ -149,14 +192,28 @@ fn read_head(lines: &mut impl BufRead) -> std::io::Result<Option<(String, Option
     }
 }
 
+/// What of a path is asked for.
+struct AskedBody<'a> {
+    path: &'a str,
+    range: Option<Range>,
+    breaks: bool,
+}
+
+fn answer_version(stream: &mut TcpStream, version: u64) -> std::io::Result<()> {
+    let text = format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: 20\r\nCache-Control: max-age=3600\r\nETag: \"{version}\"\r\n\r\n{version:020}"
+    );
+    stream.write_all(text.as_bytes())
+}
+
 /// Writes a response; `false` if it broke off.
 fn answer(
     stream: &mut TcpStream,
-    path: &str,
+    asked: &AskedBody<'_>,
     reply: Reply,
-    range: Option<Range>,
-    breaks: bool,
+    log: &Log,
 ) -> std::io::Result<bool> {
+    let (path, range) = (asked.path, asked.range);
     if range.is_none() {
         std::thread::sleep(Duration::from_millis(reply.head_ms));
     }
@@ -180,13 +237,29 @@ fn answer(
     );
     stream.write_all(head.as_bytes())?;
     let body = &bytes_at(from + shift(path))[..end - from];
-    let end = if breaks { body.len() / 2 } else { body.len() };
-    let pieces = if reply.body_ms == 0 { 1 } else { 50 };
-    for piece in body[..end].chunks((body.len() / pieces).max(1)) {
+    let end = if asked.breaks {
+        body.len() / 2
+    } else {
+        body.len()
+    };
+    let (piece, step) = match (reply.rate, reply.body_ms) {
+        (0, 0) => (body.len().max(1), Duration::ZERO),
+        (0, body_ms) => (
+            (body.len() / 50).max(1),
+            Duration::from_millis(body_ms / 50),
+        ),
+        (rate, _) => (
+            (rate as usize * 1024 / 100).max(1),
+            Duration::from_millis(10),
+        ),
+    };
+    let mut due = Instant::now();
+    for piece in body[..end].chunks(piece) {
         stream.write_all(piece)?;
-        if reply.body_ms > 0 {
-            std::thread::sleep(Duration::from_millis(reply.body_ms / pieces as u64));
-        }
+        note(log, path, |seen| seen.sent += piece.len());
+        // By the clock, so that what a sleep takes too long is made up for.
+        due += step;
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
     }
-    Ok(!breaks)
+    Ok(!asked.breaks)
 }

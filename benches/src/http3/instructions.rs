@@ -149,7 +149,7 @@ fn load(server: &Server, work: Work, clients: usize, count: u64) -> Result<u64, 
 }
 
 /// The sum in a file of callgrind.
-fn instructions(profile: &Path) -> Result<u64, String> {
+pub(crate) fn instructions(profile: &Path) -> Result<u64, String> {
     let text =
         fs::read_to_string(profile).map_err(|error| format!("{}: {error}", profile.display()))?;
     let sum = text.lines().find_map(|line| {

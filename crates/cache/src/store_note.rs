@@ -24,16 +24,18 @@ impl CacheStore {
     }
 
     /// Keeps a note: on the disk once everything that was handed in before is there. Does not wait. A longer one than a
-    /// few kilobytes is not kept.
-    pub fn keep_note(&self, text: Vec<u8>) {
+    /// few kilobytes is not kept. `then` is told, by the thread that writes, whether it is on the disk.
+    pub fn keep_note(&self, text: Vec<u8>, then: impl FnOnce(bool) + Send + 'static) {
         if text.len() > NOTE_MAX {
-            return;
+            return then(false);
         }
         self.0.note.lock().text = Some(text.clone());
         self.0.enqueue(Box::new(move |core, log| {
-            if let Err(error) = write_note(core, log, &text) {
+            let written = write_note(core, log, &text);
+            if let Err(error) = &written {
                 core.report_error(&format!("writing a note failed: {error}"));
             }
+            then(written.is_ok());
         }));
     }
 

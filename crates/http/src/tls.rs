@@ -183,7 +183,9 @@ async fn handshake(
     }
     let named = client.first_server();
     // `ssl_reject_handshake`: refused before a certificate could reveal another server's name.
-    if service(site, named).is_some_and(|service| service.rejects) {
+    if endpoint.member_tls().is_none()
+        && service(site, named).is_some_and(|service| service.rejects)
+    {
         return Err(hello.refuse_unknown_name(socket).into());
     }
     // A server without a certificate of its own shows the default server's, as in nginx.
@@ -423,9 +425,17 @@ pub(crate) fn service(site: &HttpSite, server: ServerId) -> Option<&Arc<ServerTl
 /// `None`: the server has no certificate.
 fn tls_server<'a>(
     site: &'a HttpSite,
-    endpoint: &ListenEndpoint,
+    endpoint: &'a ListenEndpoint,
     server: ServerId,
 ) -> Option<TlsServer<'a>> {
+    if let Some(members) = endpoint.member_tls() {
+        let service = members.server();
+        return Some(TlsServer {
+            id: server,
+            service,
+            settings: service.settings.as_ref()?,
+        });
+    }
     let service = service(site, server)?;
     let settings = service
         .http2
@@ -508,8 +518,11 @@ pub(crate) fn check_tls(request: &mut Request) -> Result<(), u16> {
         );
         return Err(internal_status::HTTP_TO_HTTPS);
     };
-    let asks = service(&request.site, request.server)
-        .map_or(VerifyClient::No, |service| service.verify_client);
+    let asks = match client.endpoint.borrow().member_tls() {
+        Some(members) => members.server().verify_client,
+        None => service(&request.site, request.server)
+            .map_or(VerifyClient::No, |service| service.verify_client),
+    };
     if asks == VerifyClient::No {
         return Ok(());
     }
@@ -560,7 +573,9 @@ pub(crate) fn check_configuration(frozen: &FrozenHttp, places: &[Span], line: &m
     if errors.any(|error| error.message.starts_with("cannot load certificate")) {
         return;
     }
-    for endpoint in frozen.endpoints.iter().filter(|endpoint| endpoint.tls) {
+    let needs_certificate =
+        |endpoint: &&Arc<ListenEndpoint>| endpoint.tls && endpoint.member_tls().is_none();
+    for endpoint in frozen.endpoints.iter().filter(needs_certificate) {
         let ability = |server: ServerId| frozen.server(server).handshakes;
         let default = endpoint.default_server;
         if ability(default) == HandshakeAbility::Accepts {

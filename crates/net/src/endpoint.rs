@@ -13,7 +13,7 @@ use conf::{Diagnostic, DirectiveLine, Span};
 use host::engine::ListenerSpec;
 use host::listen::{ListenAddress, ListenOptions};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, MemberTls};
 use crate::listen::{is_wildcard, socket_parameter, wildcard_covers};
 use crate::server_name::{ServerId, ServerName, ServerNames};
 
@@ -164,6 +164,11 @@ pub struct ListenEndpoint {
 }
 
 impl ListenEndpoint {
+    /// The TLS of the cluster whose members are answered here, which takes the place of the servers' own.
+    pub fn member_tls(&self) -> Option<&MemberTls> {
+        self.cluster.as_ref()?.settings()?.tls.as_deref()
+    }
+
     /// Whether a name has to be known before the server is.
     pub fn needs_name(&self) -> bool {
         !self.names.is_empty()
@@ -205,16 +210,22 @@ pub fn build_endpoints(
         };
         let any =
             |flag: fn(&ListenFlags) -> bool| claims.iter().any(|claim| flag(&claim.listen.flags));
+        let cluster = cluster_of(&address, &claims, line);
+        // All `cluster` blocks have been read.
+        let has_member_tls = cluster
+            .as_ref()
+            .and_then(|cluster| cluster.settings())
+            .is_some_and(|settings| settings.tls.is_some());
         endpoints.push(Arc::new(ListenEndpoint {
             names: names(&address, &claims, line),
             default_server,
             servers: claims.iter().map(|claim| claim.server).collect(),
             // QUIC always includes TLS.
-            tls: any(|flags| flags.tls || flags.quic),
+            tls: has_member_tls || any(|flags| flags.tls || flags.quic),
             proxy_protocol: any(|flags| flags.proxy_protocol),
             http2: any(|flags| flags.http2),
             quic: any(|flags| flags.quic),
-            cluster: cluster_of(&address, &claims, line),
+            cluster,
             address,
             socket,
             options,

@@ -114,18 +114,73 @@ impl CacheRequest {
             let has_head = |follower: &FillFollower| follower.known_head().is_some();
             let is_waiting = running.as_ref().is_some_and(waits);
             if !is_waiting || self.has_awaited_feed && running.as_ref().is_some_and(has_head) {
+                let followed = u64::from(running.is_some());
+                part.state.served_joined.fetch_add(followed, Relaxed);
                 return None;
             }
             // Both see the same members, and the one that asks could not reach the owner. In a moment this server will
             // not either, and ask the origin for both; or the owner answers. The wait is bounded, so that it is no part
             // of a circle for longer than that.
-            if claim.epoch == part.route.epoch && !self.has_awaited_feed {
+            if self.may_await_feed(&claim, &part) {
                 self.has_awaited_feed = true;
                 return Some(StartedAction::Feed(running.take()?, part.budget()));
             }
         }
-        let refused = refuse_member(request, action, &claim, &part)?;
+        let refused = refuse_member(request, work_of(action), &claim, &part)?;
         Some(StartedAction::Answered(refused))
+    }
+
+    /// Whether a member that asks waits once for the head of a fill that waits for another member. Not for what is stored: the
+    /// owner itself asks for that, while the fill here waits for the owner.
+    fn may_await_feed(&self, claim: &PeerClaim, part: &ClusterPart) -> bool {
+        claim.epoch == part.route.epoch && !claim.only_stored && !self.has_awaited_feed
+    }
+
+    /// Whether a member that asks may not be made to wait for a fill. One whose head it has awaited is an exception: see
+    /// [`CacheRequest::for_member`].
+    pub(super) fn refuses_member(&self, request: &Request, follower: &FillFollower) -> bool {
+        let claim = match is_of_member(request) {
+            true => claim_of(request),
+            false => None,
+        };
+        let has_waited = self.has_awaited_feed && follower.known_head().is_some();
+        claim.is_some_and(|claim| !may_be_waited_for(follower.feed(), claim.only_stored))
+            && !has_waited
+    }
+
+    /// What happens to a member whose answer would come by a fill that waits for another one: it waits for the head once, or
+    /// asks elsewhere.
+    pub(super) fn put_member_off(
+        &mut self,
+        request: &mut Request,
+        follower: FillFollower,
+    ) -> StartedAction {
+        let asked = claim_of(request).zip(self.cluster.clone());
+        let Some((claim, part)) = asked else {
+            return StartedAction::LookAgain;
+        };
+        if self.may_await_feed(&claim, &part) {
+            self.has_awaited_feed = true;
+            return StartedAction::Feed(follower, part.budget());
+        }
+        let refused = refuse_member(request, AskedWork::Join, &claim, &part);
+        StartedAction::Answered(refused.unwrap_or_else(|| answer_nothing(request)))
+    }
+}
+
+/// What an action takes.
+fn work_of(action: CacheAction) -> AskedWork {
+    match action {
+        CacheAction::Collapse(..) => AskedWork::Join,
+        CacheAction::Fetch(..) | CacheAction::FetchRange | CacheAction::FetchMissing => {
+            AskedWork::Fetch
+        }
+        CacheAction::FetchUnshared(_) | CacheAction::Pass(_) => AskedWork::Unshared,
+        CacheAction::GatewayTimeout
+        | CacheAction::Serve(_)
+        | CacheAction::ServeCompleted
+        | CacheAction::ServeAndRevalidate(_)
+        | CacheAction::AwaitCommit => AskedWork::Serve,
     }
 }
 
@@ -144,7 +199,7 @@ fn may_be_waited_for(feed: FillFeed, only_stored: bool) -> bool {
 /// Why a member is refused what it asks for, as the answer to it; `None`: it is not.
 fn refuse_member(
     request: &mut Request,
-    action: CacheAction,
+    work: AskedWork,
     claim: &PeerClaim,
     part: &ClusterPart,
 ) -> Option<HandlerOutcome> {
@@ -155,20 +210,17 @@ fn refuse_member(
         is_same_view: claim.epoch == part.route.epoch,
         is_of_another: owner.is_some_and(|owner| Some(owner.address) != claim.from),
     };
-    let work = match action {
-        CacheAction::Collapse(..) => AskedWork::Join,
-        CacheAction::Fetch(..) | CacheAction::FetchRange | CacheAction::FetchMissing => {
-            AskedWork::Fetch
-        }
-        CacheAction::FetchUnshared(_) | CacheAction::Pass(_) => AskedWork::Unshared,
-        CacheAction::GatewayTimeout
-        | CacheAction::Serve(_)
-        | CacheAction::ServeCompleted
-        | CacheAction::ServeAndRevalidate(_)
-        | CacheAction::AwaitCommit => AskedWork::Serve,
-    };
     let field = match (judge_member(question, work), owner) {
-        (MemberVerdict::Answer, _) => return None,
+        (MemberVerdict::Answer, _) => {
+            let counted = match work {
+                AskedWork::Serve => &part.state.served_stored,
+                // Counted where it is followed.
+                AskedWork::Join => return None,
+                AskedWork::Fetch | AskedWork::Unshared => &part.state.served_fetched,
+            };
+            counted.fetch_add(1, Relaxed);
+            return None;
+        }
         (MemberVerdict::AskOwner, Some(owner)) => ObjectField::AskOther(owner.address),
         (MemberVerdict::AskOwner, None) | (MemberVerdict::Nothing, _) => ObjectField::Nothing,
         (MemberVerdict::Private, _) => ObjectField::Private,

@@ -25,7 +25,8 @@ use std::time::Duration;
 use cache::FillFeed;
 use host::error_log::LogLevel;
 use net::cluster::{
-    Cluster, ClusterRoute, ClusterState, JournalPosition, MemberUse, RouteStep, hash_of_key,
+    Cluster, ClusterRoute, ClusterState, JournalPosition, MemberTls, MemberUse, RouteStep,
+    hash_of_key,
 };
 use proto::message::Method;
 
@@ -260,11 +261,18 @@ impl CacheFetch {
             return MemberAnswer::None;
         };
         member.asked.fetch_add(1, Relaxed);
+        if self.members.hop > 1 {
+            part.state.second_hops.fetch_add(1, Relaxed);
+        }
+        let tls = settings.tls.as_deref();
         let plan = ExchangePlan {
-            settings: self.settings.for_member(settings.budget),
+            settings: self
+                .settings
+                .for_member(settings.budget, tls.map(MemberTls::client)),
             target: ExchangeTarget::Group(Arc::clone(&member.group)),
             protocol: Box::new(PeerExchange::new(AskedMember {
                 cluster: Arc::clone(&part.cluster),
+                secure_host: tls.map(|tls| tls.host_of(&member.name).to_owned()),
                 source: self.source,
                 hop: self.members.hop,
                 epoch: part.route.epoch,
@@ -279,10 +287,12 @@ impl CacheFetch {
         };
         let in_use = member.begin_use();
         let former = self.request.ledger.enter(LedgerPhase::FirstByte);
+        let columns = self.request.ledger.columns_now();
         let requested_ms = rt::wall_millis();
         let answer =
             while_it_answers(&in_use, Exchange::run_exchange(&mut self.request, plan)).await;
         self.request.ledger.enter(former);
+        self.request.ledger.count_as_member(&columns);
         let times = ExchangeTimes {
             requested_ms,
             received_ms: rt::wall_millis(),

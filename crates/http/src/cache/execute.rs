@@ -198,6 +198,8 @@ pub(super) enum StartedAction {
 enum BegunFill {
     Fill(FillWriter, FillFollower),
     Part(FetchedPart),
+    /// A member asks, and the part comes by this fill, which waits for another member.
+    FedElsewhere(FillFollower),
     /// It was not started: the store knows of a fill, or of a hit-for-miss, that the decision did not take into
     /// account.
     DecideAgain,
@@ -364,9 +366,8 @@ impl CacheRequest {
                     BegunFill::Fill(writer, follower) => {
                         return self.fetch_into(request, input, action, (writer, follower));
                     }
-                    BegunFill::Part(fetched) => {
-                        return follow_missing_part(input.candidate, fetched);
-                    }
+                    BegunFill::Part(part) => return follow_missing_part(input.candidate, part),
+                    BegunFill::FedElsewhere(fill) => return self.put_member_off(request, fill),
                     BegunFill::DecideAgain => action = input.action(self, request),
                     BegunFill::LookAgain => return StartedAction::LookAgain,
                 },
@@ -485,6 +486,7 @@ impl CacheRequest {
                 input.fill.is_hit_for_miss = true;
                 BegunFill::DecideAgain
             }
+            Err(PartRefusal::FedElsewhere(follower)) => BegunFill::FedElsewhere(follower),
         }
     }
 

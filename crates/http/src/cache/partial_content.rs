@@ -13,9 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use cache::{
-    CachedObject, FillCoverage, FillFeed, FillFollower, FillStart, LookupResult, WantedFill,
-};
+use cache::{CachedObject, FillCoverage, FillFollower, FillStart, LookupResult, WantedFill};
 use proto::KnownField;
 use proto::message::Method;
 use proto::range::SelectedRanges;
@@ -30,7 +28,6 @@ use super::lookup::{COMMIT_WAIT, CacheRequest, StorageKey};
 use super::ranges::{one_range, strong_validator, wanted_part, wanted_ranges};
 use super::stored_head::{StoredHead, StoredKind};
 use super::storing;
-use crate::cluster::is_of_member;
 use crate::module::HandlerOutcome;
 use crate::request::Request;
 use crate::response_body::{BodyChunk, BodyError, ResponseBody};
@@ -65,6 +62,8 @@ pub(super) enum PartRefusal {
     Changed,
     /// Responses of the key are remembered as not shareable.
     HitForMiss,
+    /// A member asks, and this fill waits for another member.
+    FedElsewhere(FillFollower),
 }
 
 /// A part that is being fetched.
@@ -270,9 +269,9 @@ impl PartialContent {
         match store.join_or_start(wanted, now_ms) {
             // A member that waits for this one must not wait for a third.
             FillStart::Joined(follower)
-                if is_of_member(request) && follower.feed() != FillFeed::Origin =>
+                if self.cache_request.refuses_member(request, &follower) =>
             {
-                Err(PartRefusal::HitForMiss)
+                Err(PartRefusal::FedElsewhere(follower))
             }
             FillStart::Joined(follower) => Ok(FetchedPart {
                 follower,
@@ -378,7 +377,9 @@ impl PartialContent {
         match self.fetch_part(request, hole, rt::wall_millis()) {
             Ok(fetched) => self.fetched = Some(fetched),
             Err(PartRefusal::Changed) => self.look_again(),
-            Err(PartRefusal::HitForMiss) => return Poll::Ready(Err(BodyError::Producer)),
+            Err(PartRefusal::HitForMiss | PartRefusal::FedElsewhere(_)) => {
+                return Poll::Ready(Err(BodyError::Producer));
+            }
         }
         Poll::Ready(Ok(()))
     }

@@ -9,7 +9,7 @@ use base::sync::Mutex;
 use bstr::{BStr, BString};
 use cache::{CacheStore, PurgeMode, PurgeRequest};
 use conf::{Diagnostic, DirectiveLine};
-use net::cluster::{Cluster, JournalTarget, PurgeJournal};
+use net::cluster::{Cluster, JournalTarget, KeptAnswer, PurgeJournal};
 
 use super::zone::{CacheZone, CacheZones};
 
@@ -126,8 +126,8 @@ impl JournalTarget for JournaledZone {
         self.0.open_store()?.note()
     }
 
-    fn keep_position(&self, position: Vec<u8>) {
-        self.with_store(|store| store.keep_note(position));
+    fn keep_position(&self, position: Vec<u8>, then: KeptAnswer) {
+        self.with_store(|store| store.keep_note(position, then));
     }
 
     fn purge(&self, purge: &[u8]) {

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bstr::{BStr, ByteSlice};
 use net::client::RemoteClient;
-use net::cluster::{Cluster, ClusterState, JournalPosition, PeerClaim, PurgeJournal};
+use net::cluster::{Cluster, ClusterState, JournalPosition, MemberTls, PeerClaim, PurgeJournal};
 use proto::KnownField;
 use rt::net::SocketAddress;
 
@@ -59,22 +59,21 @@ fn admit<'a>(request: &'a mut Request, cluster: &Cluster) -> HandlerStep<'a> {
         .verify(cluster.name(), line, asked, rt::wall_millis())
     {
         Ok(claim) => claim,
-        Err(fault) => {
-            state.refused.fetch_add(1, Relaxed);
-            let reason = fault.reason();
-            request.error(format_args!(
-                "request is not of a member of cluster \"{}\": {reason}",
-                cluster.name()
-            ));
-            return HandlerOutcome::Status(403).into();
-        }
+        Err(fault) => return refuse(request, cluster, state, fault.reason()).into(),
     };
+    let has_name = |tls: &Arc<MemberTls>| {
+        let session = request.client.tls();
+        session.is_some_and(|session| tls.accepts_name(session))
+    };
+    if settings.tls.as_ref().is_some_and(|tls| !has_name(tls)) {
+        return refuse(request, cluster, state, "its certificate has another name").into();
+    }
     if claim.hop == 0 {
         return match asked_journal(request.head.wire.target(), state) {
             Some((journal, id)) => {
                 let limit = settings.budget;
                 HandlerStep::later(async move {
-                    let status = match journal.until_applied(id, limit).await {
+                    let status = match journal.until_kept(id, limit).await {
                         true => 204,
                         false => 504,
                     };
@@ -95,6 +94,21 @@ fn admit<'a>(request: &'a mut Request, cluster: &Cluster) -> HandlerStep<'a> {
     // Not set before: the request has just begun.
     let _ = request.shared::<AdmittedClaim>().0.set(claim);
     HandlerOutcome::Declined.into()
+}
+
+/// The answer to who is no member.
+fn refuse(
+    request: &mut Request,
+    cluster: &Cluster,
+    state: &ClusterState,
+    reason: &str,
+) -> HandlerOutcome {
+    state.refused.fetch_add(1, Relaxed);
+    request.error(format_args!(
+        "request is not of a member of cluster \"{}\": {reason}",
+        cluster.name()
+    ));
+    HandlerOutcome::Status(403)
 }
 
 /// Variables about the client mean the client of the member that asks, so that keys made of them are the same.

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bstr::{BStr, BString};
 use net::cluster::{Cluster, JournalPosition, PeerClaim};
 use proto::KnownField;
 use proto::connection::NominatedFields;
@@ -29,6 +30,8 @@ use crate::upstream::{
 pub(crate) struct AskedMember {
     /// The cluster, which signs.
     pub(crate) cluster: Arc<Cluster>,
+    /// The host for TLS; `None`: the connection is plain.
+    pub(crate) secure_host: Option<BString>,
     /// The location's protocol, which rewrites redirects and cookies of responses that are passed on.
     pub(crate) source: &'static CachedProtocol,
     /// The hop of the request: see [`PeerClaim`].
@@ -138,7 +141,14 @@ fn push_line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 
 impl UpstreamProtocol for PeerExchange {
     fn scheme(&self) -> &'static str {
-        "http://"
+        match self.asked.secure_host {
+            Some(_) => "https://",
+            None => "http://",
+        }
+    }
+
+    fn secure_host(&self) -> Option<&BStr> {
+        self.asked.secure_host.as_ref().map(AsRef::as_ref)
     }
 
     fn write_head(

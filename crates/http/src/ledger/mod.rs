@@ -53,6 +53,8 @@ pub enum LedgerPhase {
     UpstreamTls,
     /// It has sent itself to an upstream server, and waits for the head of the response.
     FirstByte,
+    /// It waits for the answer of another member of its cluster, which may wait for the origin.
+    Member,
     /// It waits for content from an upstream server, or from another producer.
     Body,
     /// A script runs or waits.
@@ -62,7 +64,7 @@ pub enum LedgerPhase {
 }
 
 /// The number of phases.
-pub(crate) const PHASES: usize = 17;
+pub(crate) const PHASES: usize = 18;
 
 /// The names of phases, in logs, variables and `Server-Timing`, and their letters in the termination code. By number.
 const NAMES: [(&str, u8); PHASES] = [
@@ -80,6 +82,7 @@ const NAMES: [(&str, u8); PHASES] = [
     ("connect", b'C'),
     ("upstream_tls", b'T'),
     ("first_byte", b'H'),
+    ("member", b'M'),
     ("body", b'D'),
     ("script", b'X'),
     ("client", b'W'),
@@ -341,6 +344,33 @@ impl RequestLedger {
         self.ended = Some(self.since);
     }
 
+    /// The columns as they are, for [`RequestLedger::count_as_member`].
+    pub(crate) fn columns_now(&mut self) -> PhaseTimes {
+        self.enter(self.phase);
+        self.spent().copied().unwrap_or_default()
+    }
+
+    /// What an exchange has taken since `before` was a question to a member, whatever part of it: connecting and waiting are
+    /// columns of the origin.
+    pub(crate) fn count_as_member(&mut self, before: &PhaseTimes) {
+        self.enter(self.phase);
+        if !self.has_spent {
+            return;
+        }
+        let spent = self.spent_mut();
+        for phase in [
+            LedgerPhase::Queue,
+            LedgerPhase::Connect,
+            LedgerPhase::UpstreamTls,
+            LedgerPhase::FirstByte,
+        ] {
+            let at = phase as usize;
+            let took = spent[at].saturating_sub(before[at]);
+            spent[at] -= took;
+            spent[LedgerPhase::Member as usize] += took;
+        }
+    }
+
     /// The columns until now; the time that they have and `told` does not. `told` has it afterwards. For the request of
     /// the client that a fetch was started for.
     pub(crate) fn news(&self, told: &mut PhaseTimes) -> PhaseTimes {
@@ -363,6 +393,7 @@ impl RequestLedger {
             LedgerPhase::Connect,
             LedgerPhase::UpstreamTls,
             LedgerPhase::FirstByte,
+            LedgerPhase::Member,
             LedgerPhase::Script,
             LedgerPhase::Disk,
             LedgerPhase::Loop,

@@ -45,6 +45,7 @@ const ORDER: [LedgerPhase; PHASES] = [
     LedgerPhase::Queue,
     LedgerPhase::Connect,
     LedgerPhase::UpstreamTls,
+    LedgerPhase::Member,
     LedgerPhase::FirstByte,
     LedgerPhase::Body,
     LedgerPhase::Client,

@@ -145,6 +145,12 @@ pub static VARIABLES: &[Variable<Request>] = &[
     )
     .volatile(),
     Variable::new(
+        "weir_time_member",
+        |request: &mut Request, out| column(request, LedgerPhase::Member, out),
+        "The time until another member of the cluster answered, in seconds.",
+    )
+    .volatile(),
+    Variable::new(
         "weir_time_body",
         |request: &mut Request, out| column(request, LedgerPhase::Body, out),
         "The time spent waiting for content from the upstream server, in seconds.",

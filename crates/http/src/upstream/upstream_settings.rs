@@ -142,8 +142,8 @@ impl SettingsRef {
 impl SettingsRef {
     /// The settings for an exchange with a member of a cluster instead of the origin. `budget`: within this time it has to
     /// take the connection. How long it may take for an answer is how long the origin behind it may take; whether it is there
-    /// at all is watched elsewhere.
-    pub(crate) fn for_member(&self, budget: Duration) -> SettingsRef {
+    /// at all is watched elsewhere. `tls`: that of the cluster.
+    pub(crate) fn for_member(&self, budget: Duration, tls: Option<&UpstreamTls>) -> SettingsRef {
         /// The member gives the origin up first, and tries others.
         const LONGER: u32 = 4;
         /// Room for what the member adds to a head that has filled the buffer of its own, in bytes.
@@ -159,6 +159,7 @@ impl SettingsRef {
             buffer_size: own.buffer_size + ADDED,
             limit_rate: None,
             store: UpstreamStore::Off,
+            secure: tls.unwrap_or(&own.secure).clone(),
             ..own.clone()
         };
         SettingsRef {

@@ -8,16 +8,24 @@
 //!
 //! The mechanism is [`crate::shared::keyval`].
 
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use ::http::http_loop::HttpLoop;
 use ::http::{HttpModule, Request};
 use conf::{Directive, DirectiveTable, HTTP};
 
-use crate::shared::keyval::{self, KeyvalZones};
+use crate::shared::keyval::{self, HTTP_KIND as KIND, KeyvalZones};
+use crate::shared::limit_req_sync::report_missing_redis;
 
 pub(crate) static MODULE: HttpModule = HttpModule {
     name: "keyval",
     doc: "Variables whose values are set while the server runs.",
     main: &DIRECTIVES,
-    complete: keyval::report_undeclared,
+    complete: |line| {
+        keyval::report_undeclared(line);
+        report_missing_redis(line);
+    },
     accept: |site, zones| {
         site.main_confs
             .get::<KeyvalZones>()
@@ -28,11 +36,30 @@ pub(crate) static MODULE: HttpModule = HttpModule {
             .get::<KeyvalZones>()
             .commit_states(zones, KIND)
     },
+    start,
+    stop: |_| drop(TASKS.take()),
     ..HttpModule::EMPTY
 };
 
-/// The owner of the zones in messages.
-const KIND: &str = "keyval";
+rt::local! {
+    /// The tasks that follow what Redis has, on the loop that runs them.
+    static TASKS: RefCell<Vec<rt::JoinHandle<()>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Starts to follow the zones that Redis keeps, on one loop.
+fn start(engine: &HttpLoop) {
+    if engine.index != 0 {
+        return;
+    }
+    let site = engine.site();
+    let zones = site.main_confs.get::<KeyvalZones>().list().iter();
+    let shared = zones.filter(|zone| zone.declared().is_some_and(|zone| zone.sync.is_some()));
+    let follow = |zone| {
+        let task = keyval::sync::follow_zone(Arc::clone(zone), engine.log());
+        rt::spawn_handle("keyval zone", task).abort_on_drop()
+    };
+    drop(TASKS.replace(shared.map(follow).collect()));
+}
 
 static ROWS: [Directive<KeyvalZones>; 2] = keyval::rows(
     HTTP,

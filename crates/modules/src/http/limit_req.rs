@@ -19,19 +19,18 @@ use std::time::{Duration, Instant};
 
 use conf::{
     Arity, Diagnostic, Directive, DirectiveLine, DirectiveTable, HTTP, HTTP_SERVER_LOCATION,
-    RepeatRule, Setter, Span, Variable, parse,
+    RepeatRule, Setter, Variable, parse,
 };
 use host::error_log::LogLevel;
 use http::http_loop::HttpLoop;
 use http::ledger::{EndedBy, LedgerPhase};
 use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
-use net::cluster::Cluster;
 use net::metrics::{MetricFamily, MetricSink};
 
 use crate::shared::limit_req::{
     CountMode, OUTCOMES, PourResult, REQUEST, ReqZone, ReqZoneDeclaration, ReqZones, RequestBuckets,
 };
-use crate::shared::limit_req_sync::{SyncWords, ZoneSync, report_shares};
+use crate::shared::limit_req_sync::{SyncWords, ZoneSync, report_missing_redis, report_shares};
 use crate::shared::zones;
 
 pub(crate) static MODULE: HttpModule = HttpModule {
@@ -129,26 +128,6 @@ static DIRECTIVES: DirectiveTable<Conf> = DirectiveTable::<Conf>::new(&[
     },
 ]);
 
-/// Reports zones that are to be counted in Redis by a cluster that has none. Its block may stand further down.
-fn report_missing_redis(line: &mut DirectiveLine) {
-    let mut missing = Vec::new();
-    for (cluster, span) in &line.lasting::<CountedClusters>().0 {
-        let settings = cluster.settings();
-        if settings.is_some_and(|settings| settings.redis.is_none()) {
-            let text = format!("cluster \"{}\" has no \"redis\"", cluster.name());
-            let note = "sync=redis counts there; sync=share needs nothing";
-            missing.push(Diagnostic::error(text, *span).note(note));
-        }
-    }
-    missing
-        .into_iter()
-        .for_each(|error| line.level.report(error));
-}
-
-/// The clusters whose Redis is to count, by the lines that say so.
-#[derive(Default)]
-struct CountedClusters(Vec<(Arc<Cluster>, Span)>);
-
 rt::local! {
     /// The tasks that report to Redis, on the loop that runs them.
     static TASKS: RefCell<Vec<rt::JoinHandle<()>>> = const { RefCell::new(Vec::new()) };
@@ -227,10 +206,8 @@ impl ReqZoneReader for ReqZones {
             }
         }
         let sync = sync.finish(line)?;
-        if let Some(sync) = sync.as_ref().filter(|sync| sync.needs_redis()) {
-            let span = line.node.span;
-            let counted = line.lasting::<CountedClusters>();
-            counted.0.push((Arc::clone(sync.cluster()), span));
+        if let Some(sync) = &sync {
+            sync.note_need(line);
         }
         let zone =
             zone.ok_or_else(|| line.error("\"limit_req_zone\" must have \"zone\" parameter"))?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use base::lru::Lru;
 use bstr::{BStr, ByteSlice};
-use conf::{Diagnostic, DirectiveLine};
+use conf::{Diagnostic, DirectiveLine, Span};
 use net::cluster::{
     Cluster, Clusters, RATE_SCRIPT, RateReport, RateShare, equal_weight, hash_of_key, scaled,
     unscaled,
@@ -86,7 +86,33 @@ impl SyncWords {
     }
 }
 
+/// The clusters whose Redis is needed, by the lines that say so.
+#[derive(Default)]
+struct NeededRedis(Vec<(Arc<Cluster>, Span)>);
+
+/// Reports lines that need the Redis of a cluster that has none. Its block may stand further down.
+pub(crate) fn report_missing_redis(line: &mut DirectiveLine) {
+    for (cluster, span) in std::mem::take(&mut line.lasting::<NeededRedis>().0) {
+        let settings = cluster.settings();
+        if settings.is_some_and(|settings| settings.redis.is_none()) {
+            let text = format!("cluster \"{}\" has no \"redis\"", cluster.name());
+            let note =
+                "sync=redis keeps there what members share: add a \"redis\" line to the cluster";
+            line.level.report(Diagnostic::error(text, span).note(note));
+        }
+    }
+}
+
 impl ZoneSync {
+    /// Has the line checked by [`report_missing_redis`].
+    pub(crate) fn note_need(&self, line: &mut DirectiveLine) {
+        if self.needs_redis() {
+            let span = line.node.span;
+            let needed = line.lasting::<NeededRedis>();
+            needed.0.push((Arc::clone(&self.cluster), span));
+        }
+    }
+
     /// Whether Redis is needed.
     pub(crate) fn needs_redis(&self) -> bool {
         self.agreement == RateAgreement::Redis
@@ -159,16 +185,21 @@ impl KeyShares {
     }
 
     fn note_asked(&self, key: &[u8], count: CountMode, members: impl Fn() -> usize) -> u32 {
-        let mut table = self.tables.lock(key);
-        // A new key begins with an equal part: nothing is known yet of what the other members are asked for.
-        if table.get(key).is_none() {
-            table.insert(key.into(), RateShare::new(members()));
-        }
-        match (table.get(key), count) {
-            (Some(share), CountMode::Now) => share.note_asked(),
+        let weight = |share: &mut RateShare| match count {
+            CountMode::Now => share.note_asked(),
             // It is only looked at, and counted later.
-            (Some(share), CountMode::Later) => share.weight(),
-            (None, _) => equal_weight(members()),
+            CountMode::Later => share.weight(),
+        };
+        let mut table = self.tables.lock(key);
+        // One look in the table for a key that is known: this is on the path of each request.
+        if let Some(share) = table.get(key) {
+            return weight(share);
+        }
+        // A new key begins with an equal part: nothing is known yet of what the other members are asked for.
+        table.insert(key.into(), RateShare::new(members()));
+        match table.get(key) {
+            Some(share) => weight(share),
+            None => equal_weight(members()),
         }
     }
 

@@ -69,14 +69,24 @@ impl MemberRequest<'_> {
     }
 }
 
-/// Opens a connection to a member.
-pub(crate) async fn connect(member: &ClusterMember, limit: Duration) -> io::Result<Transport> {
+/// Opens a connection to a member of a cluster.
+pub(crate) async fn connect(
+    cluster: &Cluster,
+    member: &ClusterMember,
+    limit: Duration,
+) -> io::Result<Transport> {
     let options = ConnectSettings {
         timeout: limit,
         ..ConnectSettings::default()
     };
     let stream = net::connect(&member.address.into(), &options).await?;
-    Ok(Transport::plain(stream))
+    let mut transport = Transport::plain(stream);
+    let settings = cluster.settings();
+    if let Some(tls) = settings.and_then(|settings| settings.tls.as_ref()) {
+        let secured = tls.secure(&mut transport, &member.name, limit).await;
+        secured.map_err(|error| io::Error::other(error.to_string()))?;
+    }
+    Ok(transport)
 }
 
 /// Sends a request on a connection; the status of the answer, if there is one.

@@ -11,6 +11,7 @@ use bstr::{BStr, BString};
 use conf::{Diagnostic, DirectiveLine, Span};
 use host::engine::ZoneRegistry;
 
+use super::member_tls::MemberTls;
 use super::membership::ClusterState;
 use super::peer_token::PeerToken;
 use crate::redis::{RedisClient, RedisSettings};
@@ -23,10 +24,14 @@ pub struct ClusterSettings {
     pub members: Vec<SocketAddr>,
     /// Names whose addresses are members.
     pub sources: Vec<MemberSource>,
+    /// A list in Redis in which members enter themselves.
+    pub list: Option<MemberList>,
     /// The address by which the other members know this server, if it is given.
     pub own: Option<SocketAddr>,
     /// The keys by which members recognize each other.
     pub token: PeerToken,
+    /// TLS between members; `None`: plain connections.
+    pub tls: Option<Arc<MemberTls>>,
     /// How long a member may be silent before it counts as gone.
     pub budget: Duration,
     /// The number of requests for a key after which a response of another member is kept here.
@@ -65,6 +70,15 @@ impl Default for JournalSettings {
             away: JournalAway::Refuse,
         }
     }
+}
+
+/// A list in Redis whose entries are members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberList {
+    /// Its name.
+    pub name: BString,
+    /// For how long an entry is valid.
+    pub expires: Duration,
 }
 
 /// A name whose records are members.

@@ -277,7 +277,7 @@ impl JournalReader {
 
 /// The entries that have been applied lately. Whether another member may rely on this one is asked by whole positions: after
 /// a failover, a journal can have a later entry than one that it has lost.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct AppliedEntries(VecDeque<JournalPosition>);
 
 /// How many are remembered. Who is further behind than that is away.

@@ -318,6 +318,14 @@ pub struct ClusterState {
     pub refused: AtomicU64,
     /// Requests of members.
     pub served: AtomicU64,
+    /// Those of them that were answered from what was stored.
+    pub served_stored: AtomicU64,
+    /// Those that followed a fill.
+    pub served_joined: AtomicU64,
+    /// Those for which the origin was asked.
+    pub served_fetched: AtomicU64,
+    /// Questions of this server's own that were the second hop.
+    pub second_hops: AtomicU64,
     /// Those that were sent to another member, because the views differ.
     pub redirected: AtomicU64,
     /// Fetches that a member answered, so that the origin was not asked.
@@ -333,6 +341,10 @@ impl ClusterState {
             view: RwLock::new(Arc::new(ClusterView::new(Vec::new(), None, now))),
             refused: AtomicU64::new(0),
             served: AtomicU64::new(0),
+            served_stored: AtomicU64::new(0),
+            served_joined: AtomicU64::new(0),
+            served_fetched: AtomicU64::new(0),
+            second_hops: AtomicU64::new(0),
             redirected: AtomicU64::new(0),
             avoided: AtomicU64::new(0),
             journals: Mutex::default(),

@@ -4,11 +4,13 @@
 //! ```text
 //! cluster_settings   what the configuration says, and the registry of all clusters
 //! membership         the members, which of them answer, and the order in which a key is asked for
+//! member_tls         certificates of members
 //! member_verdict     what a member that is asked for a key does
 //! rendezvous         the arithmetic of that order: pure functions
 //! rate_share         the part of a common rate that a member may use
 //! peer_token         the line by which a request of a member is recognized
-//! purge_journal      the purges of a zone, in Redis; journal_position: what a reader makes of what it finds there
+//! purge_journal      the purges of a zone, in Redis; journal_position: what a reader makes of what it finds there;
+//!                    kept_entries: which of them a member may be named for
 //! ```
 //!
 //! Nothing here knows HTTP: a key is a number, a request is a text that is signed, and whether a member answers is told
@@ -16,6 +18,8 @@
 
 mod cluster_settings;
 mod journal_position;
+mod kept_entries;
+mod member_tls;
 mod member_verdict;
 mod membership;
 mod peer_token;
@@ -24,9 +28,10 @@ mod rate_share;
 mod rendezvous;
 
 pub use cluster_settings::{
-    Cluster, ClusterSettings, Clusters, JournalAway, JournalSettings, MemberSource,
+    Cluster, ClusterSettings, Clusters, JournalAway, JournalSettings, MemberList, MemberSource,
 };
 pub use journal_position::{JournalId, JournalPosition};
+pub use member_tls::MemberTls;
 pub use member_verdict::{
     AskedWork, FillSource, MemberQuestion, MemberVerdict, judge_member, may_wait_for,
 };
@@ -34,7 +39,7 @@ pub use membership::{
     ClusterMember, ClusterRoute, ClusterState, ClusterView, MemberUse, RouteStep,
 };
 pub use peer_token::{PeerClaim, PeerToken, TokenFault, hash_of_key};
-pub use purge_journal::{JournalReading, JournalTarget, PurgeJournal, read_journal};
+pub use purge_journal::{JournalReading, JournalTarget, KeptAnswer, PurgeJournal, read_journal};
 pub use rate_share::{RATE_SCRIPT, RateReport, RateShare, equal_weight, scaled, unscaled};
 
 #[cfg(test)]

@@ -25,11 +25,13 @@ use std::time::Duration;
 use base::sync::Mutex;
 use bstr::{BStr, BString};
 use host::error_log::{LogLevel, Logger};
+use rt::sync::remote_oneshot;
 
 use super::journal_position::{
     AppliedEntries, EntryKnowledge, JournalEntry, JournalFacts, JournalGap, JournalId,
     JournalPosition, JournalReader, JournalStep,
 };
+use super::kept_entries::KeptEntries;
 use crate::redis::{
     RedisClient, RedisCommand, RedisConnection, RedisFault, RedisReply, elements_of, text_of,
 };
@@ -60,14 +62,18 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A purge of everything, in the form of the store.
 const PURGE_ALL: &[u8] = b"ha";
 
+/// Is told whether a position is on the disk, by any thread.
+pub type KeptAnswer = Box<dyn FnOnce(bool) + Send>;
+
 /// What the journal is applied to: a store. Called on the loop that reads.
 pub trait JournalTarget {
     /// Whether there is a store at the moment.
     fn is_open(&self) -> bool;
     /// The position that was kept with it.
     fn kept_position(&self) -> Option<Vec<u8>>;
-    /// Keeps a position with the store, once everything that was applied is on the disk.
-    fn keep_position(&self, position: Vec<u8>);
+    /// Keeps a position with the store, once everything that was applied is on the disk. `then` is told when it is there,
+    /// or that it cannot be kept; without a store it is dropped.
+    fn keep_position(&self, position: Vec<u8>, then: KeptAnswer);
     /// Applies a purge.
     fn purge(&self, purge: &[u8]);
     /// Drops everything that is stored, or makes it stale.
@@ -85,6 +91,8 @@ pub struct PurgeJournal {
     /// What has been applied: the reader is ahead of it for a moment, and after a loss of entries until its own note about
     /// that has come back. So nobody relies on a member that has not heard of the loss.
     done: Mutex<AppliedEntries>,
+    /// Those of them that are on the disk.
+    kept: KeptEntries,
     /// Who waits for an entry to be applied.
     waiting: Mutex<Vec<Waker>>,
     unsent: Mutex<UnsentPurges>,
@@ -129,6 +137,7 @@ impl PurgeJournal {
             zone: zone.to_owned(),
             reader: Mutex::default(),
             done: Mutex::default(),
+            kept: KeptEntries::default(),
             waiting: Mutex::default(),
             unsent: Mutex::default(),
             beat_ms: AtomicU64::new(0),
@@ -169,6 +178,17 @@ impl PurgeJournal {
             Poll::Pending
         });
         rt::timeout(limit, applied).await.unwrap_or(false)
+    }
+
+    /// Waits until an entry has been applied, and is on the disk with the position. Whether it is.
+    pub async fn until_kept(&self, entry: JournalPosition, limit: Duration) -> bool {
+        let kept = async {
+            self.until_applied(entry, limit).await && {
+                poll_fn(|context| self.kept.poll_kept(entry, context)).await;
+                true
+            }
+        };
+        rt::timeout(limit, kept).await.unwrap_or(false)
     }
 
     /// Writes purges; the last one. Nothing was purged by that: it is when the entry has been read.
@@ -286,6 +306,9 @@ pub async fn read_journal(reading: JournalReading) {
         async move { writing.write_unsent().await },
     )
     .abort_on_drop();
+    let keeping = Rc::clone(&reading);
+    let _keeper = rt::spawn_handle("journal keeper", async move { keeping.keep_wanted().await })
+        .abort_on_drop();
     let mut pause = PAUSE_MIN;
     loop {
         if reading.target.is_open() {
@@ -383,7 +406,31 @@ impl JournalReading {
         };
         let text = position.to_text(stream);
         if self.target.kept_position().as_deref() != Some(&text[..]) {
-            self.target.keep_position(text);
+            self.target.keep_position(text, Box::new(|_| ()));
+        }
+    }
+
+    /// Keeps what has been applied as soon as somebody wants that.
+    async fn keep_wanted(&self) {
+        let journal = &self.journal;
+        loop {
+            journal.kept.until_wanted().await;
+            let entries = journal.done.lock().clone();
+            let Some(last) = entries.last() else {
+                continue;
+            };
+            let (answer, kept) = remote_oneshot::channel();
+            let text = last.to_text(&journal.stream(&self.client));
+            // An error means that this task has ended.
+            let then = move |is_kept| {
+                let _ = answer.send(is_kept);
+            };
+            self.target.keep_position(text, Box::new(then));
+            match kept.await {
+                Ok(true) => journal.kept.note(entries),
+                // Why is in the log. Who waits does so in vain, and is not named.
+                Ok(false) | Err(_) => rt::sleep(BEAT).await,
+            }
         }
     }
 
@@ -463,8 +510,12 @@ impl JournalReading {
             .exchange(&questions, self.client.settings().timeout)
             .await?;
         let mut found = Vec::with_capacity(replies.len());
-        for reply in &replies {
-            found.push(self.entries_of(reply)?.pop());
+        for (reply, question) in replies.into_iter().zip(&questions) {
+            let reply = self
+                .client
+                .follow_ask(reply, question, &self.resolver)
+                .await;
+            found.push(self.entries_of(&reply)?.pop());
         }
         let [at_position, first, last] = &found[..] else {
             return Err(RedisFault::Refused("there are replies missing".to_owned()));
@@ -493,8 +544,17 @@ impl JournalReading {
             limit += BLOCK;
         }
         let command = command.arg("STREAMS").arg(stream).arg(behind.to_string());
-        let replies = connection.exchange(&[command], limit).await?;
-        match replies.first() {
+        let commands = [command];
+        let mut replies = connection.exchange(&commands, limit).await?;
+        let reply = match replies.pop() {
+            Some(reply) => Some(
+                self.client
+                    .follow_ask(reply, &commands[0], &self.resolver)
+                    .await,
+            ),
+            None => None,
+        };
+        match &reply {
             // One stream: its name, and its entries.
             Some(RedisReply::Array(streams)) => match streams.first().map(elements_of) {
                 Some([_, entries]) => self.entries_of(entries),

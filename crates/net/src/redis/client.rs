@@ -23,7 +23,7 @@ use host::error_log::{LogLevel, Logger};
 use rt::sync::remote_oneshot::{self, RemoteReceiver, RemoteSender};
 
 use super::connection::{RedisCommand, RedisConnection, redirected_to};
-use super::locate::connect_to_master;
+use super::locate::{ask_elsewhere, connect_to_master};
 use super::reply::RedisReply;
 use super::settings::{RedisServer, RedisSettings};
 use crate::resolver::Resolver;
@@ -164,13 +164,28 @@ impl RedisClient {
         connected
     }
 
+    /// The reply to a command, from the server that a Redis Cluster has named for it if it did so.
+    pub async fn follow_ask(
+        &self,
+        reply: RedisReply,
+        command: &RedisCommand,
+        resolver: &Arc<Resolver>,
+    ) -> RedisReply {
+        let RedisReply::Error(error) = &reply else {
+            return reply;
+        };
+        let Some(server) = server_in(error, "ASK") else {
+            return reply;
+        };
+        let asked = ask_elsewhere(&self.settings, resolver, &server, command).await;
+        // Without an answer there, it is as if the slot were not ready: who asked tries again.
+        asked.unwrap_or_else(|fault| RedisReply::Error(format!("TRYAGAIN {fault}")))
+    }
+
     /// Notes what an error reply says about the connection. Whether another one is needed.
     pub fn note_error(&self, error: &str) -> bool {
-        if let Some((host, port)) = redirected_to(error) {
-            *self.redirected.lock() = Some(RedisServer {
-                host: BString::from(host),
-                port,
-            });
+        if let Some(server) = server_in(error, "MOVED") {
+            *self.redirected.lock() = Some(server);
             return true;
         }
         // A master that has become a replica, or one that is not ready.
@@ -202,7 +217,7 @@ impl RedisClient {
                             format_args!("Redis of cluster \"{name}\" is back"),
                         );
                     }
-                    let ended = self.serve(&mut connection, &mut pause).await;
+                    let ended = self.serve(&mut connection, &resolver, &mut pause).await;
                     self.losses.fetch_add(1, Relaxed);
                     ended
                 }
@@ -222,7 +237,12 @@ impl RedisClient {
     }
 
     /// Sends batches until the connection is of no use any more.
-    async fn serve(&self, connection: &mut RedisConnection, pause: &mut Duration) -> RedisFault {
+    async fn serve(
+        &self,
+        connection: &mut RedisConnection,
+        resolver: &Arc<Resolver>,
+        pause: &mut Duration,
+    ) -> RedisFault {
         loop {
             let batch = rt::timeout(IDLE, self.next_batch()).await;
             let batch = batch.unwrap_or_default();
@@ -252,6 +272,7 @@ impl RedisClient {
                 _ => None,
             };
             for (pending, reply) in batch.into_iter().zip(replies) {
+                let reply = self.follow_ask(reply, &pending.command, resolver).await;
                 let reply = self.judge(reply, &mut ended);
                 // An error means that the caller does not wait any more.
                 let _ = pending.answer.send(reply);
@@ -303,6 +324,15 @@ impl RedisClient {
             &RedisFault::Away("the connection was lost".to_owned()),
         );
     }
+}
+
+/// The server in a redirect with this word.
+fn server_in(error: &str, word: &str) -> Option<RedisServer> {
+    let (host, port) = redirected_to(error, word)?;
+    Some(RedisServer {
+        host: BString::from(host),
+        port,
+    })
 }
 
 fn answer_all(pending: impl IntoIterator<Item = PendingCommand>, fault: &RedisFault) {

@@ -4,12 +4,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bstr::ByteSlice;
-use rt::net::StreamSocket;
 
 use super::client::RedisFault;
 use super::reply::{REPLY_MAX, RedisReply, ReplyScanner, read_reply};
 use super::settings::RedisSettings;
-use crate::tls::{self, ClientName, ClientSettings, TlsSession};
 use crate::{ConnectSettings, Transport};
 
 /// How much is read at a time, in bytes.
@@ -85,9 +83,12 @@ impl RedisConnection {
             let socket = crate::connect(&address.into(), &options)
                 .await
                 .map_err(away)?;
-            let stream = Transport::plain(socket);
+            let mut stream = Transport::plain(socket);
+            // Before anything is said: a server whose certificate is not trusted gets no password.
             if let Some(tls) = &settings.tls {
-                stream.set_tls(secure(stream.socket(), tls, name, address).await?);
+                let parameters = tls.fixed_parameters(name.into());
+                let secured = tls.handshake(&mut stream, &parameters, limit).await;
+                secured.map_err(|error| RedisFault::Away(format!("{address}: {error}")))?;
             }
             Ok(RedisConnection {
                 stream,
@@ -187,32 +188,6 @@ impl RedisConnection {
     }
 }
 
-/// Does the handshake. A server whose certificate is not trusted gets no password.
-async fn secure(
-    socket: &StreamSocket,
-    settings: &ClientSettings,
-    name: &str,
-    address: SocketAddr,
-) -> Result<TlsSession, RedisFault> {
-    let away = |why: String| RedisFault::Away(format!("{address}: {why}"));
-    let asked = ClientName {
-        name,
-        identity: None,
-    };
-    let session = tls::connect(socket, settings, asked).await;
-    let session = session.map_err(|error| away(format!("TLS handshake: {error}")))?;
-    if settings.trust().is_some() {
-        if let Some(error) = session.verify_error() {
-            return Err(away(format!("certificate verify error: {error}")));
-        }
-        // The chain alone proves nothing about the name.
-        if !session.is_for(name) {
-            return Err(away(format!("its certificate is not for {name}")));
-        }
-    }
-    Ok(session)
-}
-
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionPurpose {
@@ -222,11 +197,9 @@ pub(super) enum ConnectionPurpose {
     Sentinel,
 }
 
-/// The address in a redirect of a Redis Cluster: `MOVED 3999 127.0.0.1:6381`.
-pub(super) fn redirected_to(error: &str) -> Option<(String, u16)> {
-    let place = error
-        .strip_prefix("MOVED ")
-        .or_else(|| error.strip_prefix("ASK "))?;
+/// The address in a redirect of a Redis Cluster, `MOVED 3999 127.0.0.1:6381`, which begins with this word.
+pub(super) fn redirected_to(error: &str, word: &str) -> Option<(String, u16)> {
+    let place = error.strip_prefix(word)?.strip_prefix(' ')?;
     let (_, address) = place.split_once(' ')?;
     let (host, port) = address.as_bytes().rsplit_once_str(":")?;
     let host = host
@@ -254,7 +227,7 @@ mod tests {
 
     #[test]
     fn redirects_name_a_server() {
-        let found = |text| redirected_to(text);
+        let found = |text: &str| redirected_to(text, text.split(' ').next().unwrap_or_default());
         assert_eq!(
             found("MOVED 3999 127.0.0.1:6381"),
             Some(("127.0.0.1".to_owned(), 6381))
@@ -267,6 +240,7 @@ mod tests {
             "MOVED 1 :1",
             "ERR no",
             "MOVED 1 a:99999",
+            "",
         ] {
             assert_eq!(found(other), None, "{other}");
         }

@@ -36,6 +36,21 @@ pub(super) async fn connect_to_master(
     Err(last)
 }
 
+/// Sends one command to the server that a Redis Cluster has named for it, while its slot is on the way there (`ASK`). Not all
+/// commands go there: what has not moved yet is still at the former server.
+pub(super) async fn ask_elsewhere(
+    settings: &RedisSettings,
+    resolver: &Arc<Resolver>,
+    server: &RedisServer,
+    command: &RedisCommand,
+) -> Result<RedisReply, RedisFault> {
+    let mut connection = open(settings, resolver, server, ConnectionPurpose::Data).await?;
+    let commands = [RedisCommand::new("ASKING"), command.clone()];
+    let mut replies = connection.exchange(&commands, settings.timeout).await?;
+    let none = || RedisFault::Away("a reply is missing".to_owned());
+    replies.pop().ok_or_else(none)
+}
+
 /// Opens a connection to the first address of a server that accepts one.
 async fn open(
     settings: &RedisSettings,

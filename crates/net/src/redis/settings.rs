@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bstr::BString;
 
-use crate::tls::ClientSettings;
+use crate::upstream::UpstreamTls;
 
 /// A server by its name or address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub struct RedisSettings {
     /// The number of the database.
     pub database: u32,
     /// Connections are encrypted, to Sentinel as well.
-    pub tls: Option<ClientSettings>,
+    pub tls: Option<UpstreamTls>,
     /// How long a reply may take. A server that is slower counts as gone.
     pub timeout: Duration,
     /// What all keys begin with, in braces: the hash tag.

@@ -76,7 +76,7 @@ pub use lease::PeerLease;
 pub use name_watchers::NameWatchers;
 pub use outcome::{NoPeer, PeerOutcome, PeerTraffic, ReleasedPeer, UpstreamTimes};
 pub use peer::{CheckTotals, PeerHealth, PeerStatus, UpstreamPeer};
-pub use peer_tls::{HandshakeParameters, UpstreamTls, UpstreamTlsError};
+pub use peer_tls::{CertifiedName, HandshakeParameters, UpstreamTls, UpstreamTlsError};
 pub use selection::{PeerSelection, SelectionRequest};
 pub use server::{NameToResolve, ResolvedAddress, ServerState, UpstreamServer};
 pub use settings::{AnyChooser, GroupOrigin, GroupSettings, KeepaliveSettings, QueueSettings};

@@ -60,7 +60,18 @@ pub struct UpstreamTls {
     pub alpn: Vec<Expression>,
     /// Something is proxied over TLS with these settings. Otherwise they are not checked and no file is read.
     pub is_used: bool,
+    /// Verified certificates may have any name: the authority signs for nobody else.
+    any_name: bool,
     built: Option<BuiltTlsClient>,
+}
+
+/// The name that a certificate must have, where one is verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CertifiedName {
+    /// That of the server that is asked.
+    Asked,
+    /// Any: the authority signs for nobody else.
+    Any,
 }
 
 impl fmt::Debug for UpstreamTls {
@@ -120,7 +131,47 @@ pub enum UpstreamTlsError {
     Ours(String),
 }
 
+/// The numbers of settings that were built.
+fn next_id() -> u64 {
+    static IDS: AtomicU64 = AtomicU64::new(1);
+    IDS.fetch_add(1, Ordering::Relaxed)
+}
+
+impl fmt::Display for UpstreamTlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UpstreamTlsError::Peer(line) | UpstreamTlsError::Ours(line) => f.write_str(line),
+            UpstreamTlsError::TimedOut => f.write_str("timed out while SSL handshaking"),
+        }
+    }
+}
+
 impl UpstreamTls {
+    /// TLS without directives of an upstream: the settings are there, and certificates are verified by their authorities.
+    pub fn of_client(settings: ClientSettings, name: CertifiedName) -> UpstreamTls {
+        UpstreamTls {
+            verify: true,
+            is_used: true,
+            any_name: name == CertifiedName::Any,
+            built: Some(BuiltTlsClient {
+                settings,
+                id: next_id(),
+                prefix: PathBuf::new(),
+            }),
+            ..UpstreamTls::default()
+        }
+    }
+
+    /// What a connection to this host needs, where nothing depends on a request.
+    pub fn fixed_parameters(&self, host: &BStr) -> HandshakeParameters {
+        let mut parameters = HandshakeParameters {
+            key: self.built.as_ref().map_or(0, |built| built.id),
+            ..HandshakeParameters::default()
+        };
+        parameters.set_name(host);
+        parameters
+    }
+
     /// Builds the settings if they are used, and `changed` since they were built for the outer block. `read` reads
     /// files. Relative paths made of variables start at `conf_prefix`. `prefix` is that of the directives, such as
     /// `proxy_`, for messages.
@@ -136,7 +187,6 @@ impl UpstreamTls {
         if !self.is_used || self.built.is_some() && !changed {
             return Ok(Vec::new());
         }
-        static IDS: AtomicU64 = AtomicU64::new(1);
         let mut choice = CipherChoice::default();
         choice.set_ciphers(&self.ciphers.to_str_lossy())?;
         let mut options = ClientOptions {
@@ -152,7 +202,7 @@ impl UpstreamTls {
         options.choice = choice;
         self.built = Some(BuiltTlsClient {
             settings: options.build()?,
-            id: IDS.fetch_add(1, Ordering::Relaxed),
+            id: next_id(),
             prefix: conf_prefix.to_owned(),
         });
         Ok(missing)
@@ -442,7 +492,7 @@ impl UpstreamTls {
                 "upstream SSL certificate verify error: {error}"
             )));
         }
-        match session.is_for(&parameters.name) {
+        match self.any_name || session.is_for(&parameters.name) {
             true => Ok(()),
             false => Err(UpstreamTlsError::Peer(format!(
                 "upstream SSL certificate does not match \"{}\"",

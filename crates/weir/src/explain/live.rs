@@ -1,7 +1,7 @@
 //! `--live`: what only the running server knows, asked through the locations that its configuration has for it.
 //!
 //! ```text
-//! cache_purge ZONE    whether the key is stored, its age, and until when it is fresh
+//! cache_purge ZONE    whether the key is stored, its age, and until when it is fresh; with cluster=, which member owns it
 //! prometheus          the state of the group's servers
 //! ```
 //!
@@ -78,9 +78,11 @@ pub(super) fn telling_locations(nodes: &[DirectiveNode]) -> Vec<TellingLocation>
             };
             for directive in ["cache_purge", "prometheus"] {
                 let mut own = location.block.nodes().iter();
-                // With a second argument the key is the location's own.
-                let is_meant =
-                    |line: &&DirectiveNode| line.name.is(directive) && line.args.len() < 2;
+                // With a second argument the key is the location's own, unless it names the cluster.
+                let is_meant = |line: &&DirectiveNode| {
+                    let mut others = line.args.iter().skip(1);
+                    line.name.is(directive) && others.all(|word| word.text.starts_with(b"cluster="))
+                };
                 if let Some(line) = own.find(is_meant) {
                     let argument = line.args.first().map(|word| word.text.to_str_lossy());
                     found.push(TellingLocation {
@@ -154,13 +156,13 @@ pub(super) fn ask(
         let told = locations
             .iter()
             .find(|one| one.directive == "cache_purge" && one.argument == zone);
-        facts.push((
-            "cache",
-            match told {
-                Some(location) => stored(location, &cache.key, question),
-                None => format!("not known: no location has \"cache_purge {zone};\""),
-            },
-        ));
+        match told {
+            Some(location) => facts.extend(stored(location, &cache.key, question)),
+            None => facts.push((
+                "cache",
+                format!("not known: no location has \"cache_purge {zone};\""),
+            )),
+        }
     }
     if let Some(upstream) = &explanation.upstream {
         let told = locations.iter().find(|one| one.directive == "prometheus");
@@ -187,20 +189,37 @@ pub(super) fn ask(
     LiveAnswer { facts }
 }
 
-/// What is stored under a key, as the purge endpoint shows it.
-fn stored(location: &TellingLocation, key: &[u8], question: &ExplainQuestion) -> String {
+/// What is stored under a key, as the purge endpoint shows it, and which member of the cluster owns it.
+fn stored(
+    location: &TellingLocation,
+    key: &[u8],
+    question: &ExplainQuestion,
+) -> Vec<(&'static str, String)> {
     let key: String = key.iter().map(|byte| format!("%{byte:02x}")).collect();
     let told = match get(location, &format!("?key={key}"), question) {
         Ok(told) => told,
-        Err(error) => return format!("not known: {error}"),
+        Err(error) => return vec![("cache", format!("not known: {error}"))],
     };
-    // The endpoint writes a member per line.
-    let member = |name: &str| {
-        let start = format!("\"{name}\": ");
-        let mut lines = told.lines();
-        let value = lines.find_map(|line| line.trim().strip_prefix(&start))?;
-        Some(value.trim_end_matches(',').trim_matches('"').to_owned())
-    };
+    let mut facts = vec![("cache", state_of(&told))];
+    let word = |name| member_of(&told, name);
+    if let (Some(owner), Some(reason), Some(asked)) = (word("owner"), word("reason"), word("asked"))
+    {
+        facts.push(("owner", format!("{owner}, {reason}; asked: {asked}")));
+    }
+    facts
+}
+
+/// A member of the JSON that the endpoint shows, one on each line.
+fn member_of(told: &str, name: &str) -> Option<String> {
+    let start = format!("\"{name}\": ");
+    let mut lines = told.lines();
+    let value = lines.find_map(|line| line.trim().strip_prefix(&start))?;
+    Some(value.trim_end_matches(',').trim_matches('"').to_owned())
+}
+
+/// What is stored, in words.
+fn state_of(told: &str) -> String {
+    let member = |name: &str| member_of(told, name);
     if member("stored").as_deref() != Some("true") {
         return "not stored".to_owned();
     }

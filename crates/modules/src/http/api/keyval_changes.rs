@@ -8,8 +8,10 @@ use serde_json::{Map, Value, json};
 
 use super::failure::ApiFailure;
 use super::{groups, resources};
-use crate::shared::keyval::KeyvalZone;
+use crate::shared::keyval::sync::{SharedAnswer, SharedChange, SharedEntry};
 use crate::shared::keyval::table::KeyvalRefusal;
+use crate::shared::keyval::{self, KeyvalZone};
+use crate::shared::limit_req_sync::ZoneSync;
 use crate::shared::status::StatusView;
 use crate::shared::status::upstreams::GroupKind;
 
@@ -114,6 +116,11 @@ pub(super) async fn make(
     (kind, name): (GroupKind, &str),
     change: KeyvalChange,
 ) -> Result<(), ApiFailure> {
+    if let Some(zone) = resources::keyval_zones(&view, kind).and_then(|zones| zones.find(name))
+        && let Some(sync) = zone.declared().and_then(|declared| declared.sync.as_ref())
+    {
+        return make_shared(zone, sync, &change).await;
+    }
     let name = name.to_owned();
     let pool = rt::pool::default_pool();
     let made = pool.run(move || {
@@ -128,6 +135,80 @@ pub(super) async fn make(
     let message = made.await?;
     groups::tell(engine, TOPIC, &message).await;
     Ok(())
+}
+
+/// Makes a change in the Redis of the cluster. All members, this one too, take it from there, so that all have the same
+/// order of changes. Worker groups need not be told: each reads by itself.
+async fn make_shared(
+    zone: &KeyvalZone,
+    sync: &ZoneSync,
+    change: &KeyvalChange,
+) -> Result<(), ApiFailure> {
+    let away = |why: String| {
+        let text = format!("the change is not made: {why}");
+        ApiFailure::new(503, "KeyvalSyncError", text)
+    };
+    let (Some(client), Some(table)) = (sync.cluster().redis(), zone.state()) else {
+        return Err(away("the cluster is not ready".to_owned()));
+    };
+    let (what, entries): (SharedChange, Vec<&NewEntry>) = match change {
+        KeyvalChange::Add(entries) if entries.len() > 1 => {
+            (SharedChange::List, entries.iter().collect())
+        }
+        KeyvalChange::Add(entries) => (SharedChange::Add, entries.iter().collect()),
+        KeyvalChange::Set(entry) => (SharedChange::Set, vec![entry]),
+        KeyvalChange::Remove(_) => (SharedChange::Remove, Vec::new()),
+        KeyvalChange::Clear => (SharedChange::Clear, Vec::new()),
+    };
+    let mut shared: Vec<SharedEntry<'_>> = Vec::new();
+    for entry in entries {
+        let checked = table.check(&entry.key, &entry.value);
+        checked.map_err(|refusal| refused(&entry.key, refusal))?;
+        shared.push((&entry.key, &entry.value, validity(zone, entry)?));
+    }
+    if let KeyvalChange::Remove(key) = change {
+        shared.push((key, "", None));
+    }
+    let key_at = |index: usize| shared.get(index).map_or("", |(key, ..)| key);
+    match keyval::sync::change(client, zone, what, &shared).await {
+        Ok(SharedAnswer::Done) => Ok(()),
+        Ok(SharedAnswer::Filled) => Err(format_error("only one key can be added")),
+        Ok(SharedAnswer::Exists(index)) => Err(refused(key_at(index), KeyvalRefusal::Exists)),
+        Ok(SharedAnswer::Missing(index)) => Err(refused(key_at(index), KeyvalRefusal::Missing)),
+        Err(fault) => Err(away(fault.to_string())),
+    }
+}
+
+/// For how many milliseconds an entry is valid; `None`: for ever.
+fn validity(zone: &KeyvalZone, entry: &NewEntry) -> Result<Option<u64>, ApiFailure> {
+    let timeout = zone.declared().and_then(|declared| declared.timeout);
+    let default = timeout.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    // An entry with a time can only be forgotten by a zone that forgets.
+    match (entry.expire, timeout) {
+        (Some(_), None) => Err(format_error(
+            "key expire is not allowed without \"timeout\"",
+        )),
+        _ => Ok(entry.expire.or(default)),
+    }
+}
+
+/// Why a change of a key is not made.
+fn refused(key: &str, refusal: KeyvalRefusal) -> ApiFailure {
+    let text = format!(
+        "key \"{key}\" {}",
+        match refusal {
+            KeyvalRefusal::Exists => "already exists",
+            KeyvalRefusal::Missing => "not found",
+            KeyvalRefusal::NoRoom => "does not fit into the zone",
+            KeyvalRefusal::NoAddress => "is neither an address nor a network",
+        }
+    );
+    match refusal {
+        KeyvalRefusal::Exists => ApiFailure::new(409, "KeyvalKeyExists", text),
+        KeyvalRefusal::Missing => ApiFailure::new(404, "KeyvalKeyNotFound", text),
+        KeyvalRefusal::NoRoom => ApiFailure::new(413, "KeyvalOutOfMemory", text),
+        KeyvalRefusal::NoAddress => ApiFailure::new(400, "KeyvalFormatError", text),
+    }
 }
 
 /// Writes the file of a zone that has one. The change stays if that fails: requests see it already.
@@ -149,34 +230,9 @@ fn apply(zone: &KeyvalZone, change: &KeyvalChange, now: u64) -> Result<Value, Ap
     let Some(table) = zone.state() else {
         return Err(ApiFailure::fixed(404, "KeyvalNotFound", "keyval not found"));
     };
-    let timeout = zone.declared().and_then(|declared| declared.timeout);
     let until = |entry: &NewEntry| {
-        let default = timeout.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
-        let expire = entry.expire.or(default);
-        // An entry with a time can only be forgotten by a zone that forgets.
-        match (entry.expire, timeout) {
-            (Some(_), None) => Err(format_error(
-                "key expire is not allowed without \"timeout\"",
-            )),
-            _ => Ok(expire.map(|expire| now.saturating_add(expire))),
-        }
-    };
-    let refused = |key: &str, refusal: KeyvalRefusal| {
-        let text = format!(
-            "key \"{key}\" {}",
-            match refusal {
-                KeyvalRefusal::Exists => "already exists",
-                KeyvalRefusal::Missing => "not found",
-                KeyvalRefusal::NoRoom => "does not fit into the zone",
-                KeyvalRefusal::NoAddress => "is neither an address nor a network",
-            }
-        );
-        match refusal {
-            KeyvalRefusal::Exists => ApiFailure::new(409, "KeyvalKeyExists", text),
-            KeyvalRefusal::Missing => ApiFailure::new(404, "KeyvalKeyNotFound", text),
-            KeyvalRefusal::NoRoom => ApiFailure::new(413, "KeyvalOutOfMemory", text),
-            KeyvalRefusal::NoAddress => ApiFailure::new(400, "KeyvalFormatError", text),
-        }
+        let valid = validity(zone, entry)?;
+        Ok::<_, ApiFailure>(valid.map(|valid| now.saturating_add(valid)))
     };
     match change {
         KeyvalChange::Add(entries) => {

@@ -18,7 +18,7 @@ pub(super) struct MemberQuestions(Vec<(String, rt::JoinHandle<bool>)>);
 impl MemberQuestions {
     /// Asks all at once: the slowest one decides, not the sum. `bytes` makes the request for a member, to which the answer
     /// has to have this status.
-    fn ask(cluster: &Cluster, status: u16, bytes: impl Fn(&ClusterMember) -> Vec<u8>) -> Self {
+    fn ask(cluster: &Arc<Cluster>, status: u16, bytes: impl Fn(&ClusterMember) -> Vec<u8>) -> Self {
         let Some((settings, state)) = cluster.running() else {
             return MemberQuestions(Vec::new());
         };
@@ -27,9 +27,12 @@ impl MemberQuestions {
         let limit = settings.budget * 2;
         let ask = |member: &Arc<ClusterMember>| {
             let (member, bytes) = (Arc::clone(member), bytes(member));
+            let cluster = Arc::clone(cluster);
             let task = async move {
                 let exchange = async {
-                    let stream = member_request::connect(&member, limit).await.ok()?;
+                    let stream = member_request::connect(&cluster, &member, limit)
+                        .await
+                        .ok()?;
                     member_request::ask_on(&stream, &bytes).await
                 };
                 rt::timeout(limit, exchange).await.ok().flatten() == Some(status)
@@ -57,7 +60,7 @@ impl MemberQuestions {
 /// Has all other members purge what the request says; the name of each, and whether it has.
 pub(super) async fn purge_at_members(
     request: &Request,
-    cluster: &Cluster,
+    cluster: &Arc<Cluster>,
     signed: [u8; 16],
 ) -> Vec<(String, bool)> {
     let head = &request.head;
@@ -81,7 +84,7 @@ pub(super) async fn purge_at_members(
 
 /// Asks all other members whether they have applied an entry of the journal of a zone. Each waits for it.
 pub(super) fn ask_for_applied(
-    cluster: &Cluster,
+    cluster: &Arc<Cluster>,
     zone: &BStr,
     id: JournalPosition,
 ) -> MemberQuestions {

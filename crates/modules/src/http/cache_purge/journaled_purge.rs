@@ -72,7 +72,7 @@ impl PurgeKeeper {
             .settings()
             .map_or_else(Default::default, |settings| settings.budget);
         let others = cluster_purge::ask_for_applied(&self.cluster, self.zone.name(), id);
-        let own = self.journal.until_applied(id, limit).await;
+        let own = self.journal.until_kept(id, limit).await;
         let (mut applied, mut missing) = (Vec::new(), Vec::new());
         for (member, has_applied) in others.results().await {
             if has_applied {

@@ -135,7 +135,7 @@ fn answer(request: &mut Request) -> HandlerStep<'_> {
                 }
             }
             (PurgeTarget::Key(key), false) if matches!(method, Method::Get | Method::Head) => {
-                inspect_key(request, &store, &key).await
+                inspect_key(request, &store, &key, conf.cluster.as_deref()).await
             }
             (_, false) => {
                 request
@@ -296,13 +296,49 @@ fn description_of(target: &PurgeTarget, mode: PurgeMode) -> Value {
 
 /// Shows what is stored for a key. The request's own fields select the variant, as they would for a
 /// real request.
-async fn inspect_key(request: &mut Request, store: &CacheStore, key: &[u8]) -> HandlerOutcome {
+async fn inspect_key(
+    request: &mut Request,
+    store: &CacheStore,
+    key: &[u8],
+    cluster: Option<&Cluster>,
+) -> HandlerOutcome {
     let now_ms = rt::wall_millis();
     let found = inspect_stored(store, key, &request.head.wire.fields, now_ms).await;
-    match found {
-        Some(found) => respond(request, 200, &description(key, &found, now_ms)),
-        None => respond(request, 404, &json!({ "key": text(key), "stored": false })),
+    let (status, mut answer) = match found {
+        Some(found) => (200, description(key, &found, now_ms)),
+        None => (404, json!({ "key": text(key), "stored": false })),
+    };
+    if let Some(owner) = cluster.and_then(|cluster| describe_owner(cluster, key)) {
+        answer["cluster"] = owner;
     }
+    respond(request, status, &answer)
+}
+
+/// The member that owns a key as this server sees it, and why it is this one; `None`: the members are not known yet.
+fn describe_owner(cluster: &Cluster, key: &[u8]) -> Option<Value> {
+    let (_, state) = cluster.running()?;
+    let view = state.view();
+    let route = view.route_of(&hash_of_key(key), rt::now());
+    let owner = match (&route.owner, &view.own) {
+        (Some(owner), _) => owner.name.clone(),
+        (None, Some(own)) => format!("{} (this server)", own.name),
+        (None, None) => "this server".to_owned(),
+    };
+    let asked = route.steps.iter().map(|step| match step.only_stored {
+        true => format!("{} for what it has stored", step.member.name),
+        false => step.member.name.clone(),
+    });
+    let asked: Vec<String> = asked.chain(["the origin".to_owned()]).collect();
+    Some(json!({
+        "name": text(cluster.name()),
+        "owner": owner,
+        "reason": format!(
+            "first for this key among the {} of {} members that answer",
+            view.live_count(),
+            view.members.len(),
+        ),
+        "asked": asked.join(", then "),
+    }))
 }
 
 /// A stored object as JSON.

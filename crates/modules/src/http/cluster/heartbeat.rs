@@ -44,6 +44,7 @@ pub(super) fn watch_members(cluster: &Arc<Cluster>, log: Logger) -> rt::JoinHand
                         log: log.clone(),
                         last: rt::now(),
                         passes: 0,
+                        was_late: false,
                     };
                     let task = rt::spawn_handle("cluster member", watch.run());
                     (Arc::clone(member), task.abort_on_drop())
@@ -62,6 +63,8 @@ struct MemberWatch {
     /// When it last answered.
     last: Instant,
     passes: u32,
+    /// This process was late itself, and nothing has come from the member since.
+    was_late: bool,
 }
 
 /// How a question ended.
@@ -69,8 +72,8 @@ enum PingEnd {
     Answered,
     /// There is nobody at the address.
     Refused,
-    /// The connection ended, or what came was no answer.
-    Failed,
+    /// The connection ended, or what came was no answer; why, if that is known.
+    Failed(Option<String>),
 }
 
 impl MemberWatch {
@@ -95,12 +98,21 @@ impl MemberWatch {
                     self.note_silence("refuses connections");
                 }
                 // A member that is reloaded closes its connections: the next question opens another one.
-                Ok(PingEnd::Failed) => {
+                Ok(PingEnd::Failed(why)) => {
                     connection = None;
                     self.passes = 0;
                     if rt::now() >= self.last + budget {
-                        self.note_silence("gives no valid answer");
+                        let why = why.map_or(String::new(), |why| format!(": {why}"));
+                        self.note_silence(&format!("gives no valid answer{why}"));
                     }
+                }
+                // This process itself did not run: nothing is known of the member. To take it for gone would make this
+                // server fetch what the other one has. Once only: where everything is late, silence must still end.
+                Err(_) if !self.was_late && rt::now().saturating_duration_since(end) > interval => {
+                    connection = None;
+                    self.was_late = true;
+                    self.last = rt::now();
+                    continue;
                 }
                 // It is late with the answer and not with content: a machine that is short of processors does one
                 // thing after the other.
@@ -121,6 +133,7 @@ impl MemberWatch {
 
     fn note_answer(&mut self) {
         self.last = rt::now();
+        self.was_late = false;
         self.passes = self.passes.saturating_add(1);
         if self.passes >= PASSES {
             self.note(true, "answers again");
@@ -161,16 +174,16 @@ impl MemberWatch {
         {
             return PingEnd::Answered;
         }
-        let stream = match member_request::connect(&self.member, budget).await {
+        let stream = match member_request::connect(&self.cluster, &self.member, budget).await {
             Ok(stream) => stream,
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => return PingEnd::Refused,
-            Err(_) => return PingEnd::Failed,
+            Err(error) => return PingEnd::Failed(Some(error.to_string())),
         };
         let answered = self.ask_on(&stream).await;
         *connection = answered.then_some(stream);
         match answered {
             true => PingEnd::Answered,
-            false => PingEnd::Failed,
+            false => PingEnd::Failed(None),
         }
     }
 

@@ -22,6 +22,22 @@ static AVOIDED: MetricFamily = MetricFamily::counter(
 );
 static SERVED: MetricFamily =
     MetricFamily::counter("weir_cluster_served", "Requests of other members.");
+static SERVED_STORED: MetricFamily = MetricFamily::counter(
+    "weir_cluster_served_stored",
+    "Requests of other members that were answered from what was stored.",
+);
+static SERVED_JOINED: MetricFamily = MetricFamily::counter(
+    "weir_cluster_served_joined",
+    "Requests of other members that followed a fetch under way.",
+);
+static SERVED_FETCHED: MetricFamily = MetricFamily::counter(
+    "weir_cluster_served_fetched",
+    "Requests of other members for which the origin was asked.",
+);
+static SECOND_HOPS: MetricFamily = MetricFamily::counter(
+    "weir_cluster_second_hops",
+    "Questions to a member that another one had named, because the views of the members differ. There is no third hop.",
+);
 static REDIRECTED: MetricFamily = MetricFamily::counter(
     "weir_cluster_redirected",
     "Requests of other members that were sent on, because the views of the members differ.",
@@ -90,11 +106,15 @@ pub(super) fn tell_metrics(clusters: &Clusters, sink: &mut dyn MetricSink) {
     if states().next().is_none() {
         return;
     }
-    let numbers: [ClusterNumber; 6] = [
+    let numbers: [ClusterNumber; 10] = [
         (&MEMBERS, |state| state.view().members.len() as u64),
         (&LIVE, |state| state.view().live_count() as u64),
         (&AVOIDED, |state| state.avoided.load(Relaxed)),
         (&SERVED, |state| state.served.load(Relaxed)),
+        (&SERVED_STORED, |state| state.served_stored.load(Relaxed)),
+        (&SERVED_JOINED, |state| state.served_joined.load(Relaxed)),
+        (&SERVED_FETCHED, |state| state.served_fetched.load(Relaxed)),
+        (&SECOND_HOPS, |state| state.second_hops.load(Relaxed)),
         (&REDIRECTED, |state| state.redirected.load(Relaxed)),
         (&REFUSED, |state| state.refused.load(Relaxed)),
     ];

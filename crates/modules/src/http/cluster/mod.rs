@@ -21,15 +21,18 @@
 //! other is `http::cluster`.
 
 mod heartbeat;
+mod member_list;
 mod metrics;
 mod shared_state;
+mod tls_line;
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bstr::{BString, ByteSlice};
+use bstr::{BStr, BString, ByteSlice};
 use conf::directive_contexts::CLUSTER;
 use conf::{
     AddressHost, Arity, BlockConfs, Diagnostic, Directive, DirectiveLine, DirectiveTable, HTTP,
@@ -41,7 +44,8 @@ use http::HttpModule;
 use http::core::resolver::ResolverConf;
 use http::http_loop::HttpLoop;
 use net::cluster::{
-    Cluster, ClusterSettings, ClusterState, Clusters, JournalSettings, MemberSource, PeerToken,
+    Cluster, ClusterSettings, ClusterState, Clusters, JournalSettings, MemberList, MemberSource,
+    MemberTls, PeerToken,
 };
 use net::redis::RedisSettings;
 use net::resolver::{NameUpdate, NameWatch, Resolver, ResolverSettings};
@@ -103,15 +107,23 @@ static BLOCK: DirectiveTable<ClusterDraft> = DirectiveTable::new(&[
     },
     Directive {
         name: "discover",
-        syntax: "dns=name port=number | srv=_service._tcp.name",
+        syntax: "dns=name port=number | srv=_service._tcp.name | redis=list [expires=time]",
         default: None,
         contexts: CLUSTER,
         since: "0.3",
         doc: "Members are the addresses of a name, such as that of a Kubernetes headless service, with this port, or the \
               servers of its SRV records. They are looked up again when their TTL has passed; a lookup that fails changes \
-              nothing.",
+              nothing. With `redis`, they are those that have entered themselves in a list of this name in the cluster's \
+              Redis, as this server does: with its `self` address, or that of its `listen … cluster=name`. An entry that is \
+              not renewed for the time of `expires` (30s) is gone.",
         set: Setter::Custom(Arity::between(1, 2), RepeatRule::Many, |draft, line| {
-            draft.sources.push(source(line)?);
+            match line.text(0).strip_prefix(b"redis=").map(ToOwned::to_owned) {
+                Some(_) if draft.list.is_some() => {
+                    return Err(line.error("there is another list in Redis already"));
+                }
+                Some(name) => draft.list = Some(member_list::read_list(line, &name)?),
+                None => draft.sources.push(source(line)?),
+            }
             Ok(())
         }),
     },
@@ -137,8 +149,7 @@ static BLOCK: DirectiveTable<ClusterDraft> = DirectiveTable::new(&[
         since: "0.3",
         doc: "The text by which members recognize each other, at least 16 bytes; keep it in an included file that only root \
               can read. Requests are signed with it (HMAC-SHA256), and never contain it. The second text is accepted but not \
-              used, so that a secret can be replaced member by member. Traffic between members is not encrypted: see the \
-              guide.",
+              used, so that a secret can be replaced member by member. Traffic between members is encrypted only with `tls`.",
         set: Setter::Custom(Arity::between(1, 2), RepeatRule::Once, |draft, line| {
             for index in 0..line.args().len() {
                 if line.text(index).len() < SECRET_MIN {
@@ -182,6 +193,7 @@ static BLOCK: DirectiveTable<ClusterDraft> = DirectiveTable::new(&[
             Ok(())
         }),
     },
+    tls_line::TLS_ROW,
     shared_state::REDIS_ROW,
     shared_state::JOURNAL_ROW,
     Directive {
@@ -203,7 +215,9 @@ static BLOCK: DirectiveTable<ClusterDraft> = DirectiveTable::new(&[
 struct ClusterDraft {
     members: Vec<SocketAddr>,
     sources: Vec<MemberSource>,
+    list: Option<MemberList>,
     own: Option<SocketAddr>,
+    tls: Option<Arc<MemberTls>>,
     secrets: Vec<BString>,
     budget: Duration,
     min_uses: u32,
@@ -235,7 +249,7 @@ fn block(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
         return Err(error
             .note("without one, any client that reaches the port could ask for what is stored"));
     }
-    if draft.members.is_empty() && draft.sources.is_empty() {
+    if draft.members.is_empty() && draft.sources.is_empty() && draft.list.is_none() {
         let error = line.error(format!("no members in cluster \"{name}\""));
         return Err(error.note("add \"member\" or \"discover\" lines"));
     }
@@ -250,7 +264,9 @@ fn block(line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let settings = ClusterSettings {
         members: draft.members,
         sources: draft.sources,
+        list: draft.list,
         own: draft.own,
+        tls: draft.tls,
         token: PeerToken::new(&draft.secrets),
         budget: draft.budget,
         min_uses: draft.min_uses,
@@ -339,16 +355,17 @@ fn start(engine: &HttpLoop) {
             let named = endpoint.cluster.as_ref();
             named.is_some_and(|named| named.name() == cluster.name())
         });
-        let keeper = Arc::new(MemberKeeper {
+        let keeper = Rc::new(MemberKeeper {
             listens: listens
                 .filter_map(|endpoint| tcp_address(&endpoint.address))
                 .collect(),
             state: Arc::clone(state),
             log: engine.log(),
             cluster: Arc::clone(&cluster),
+            found: RefCell::new(vec![Vec::new(); settings.sources.len()]),
+            listed: RefCell::default(),
         });
-        let mut found = MembersBySource::new(settings.sources.len());
-        keeper.take_members(settings, &found);
+        keeper.take_members(settings);
         tasks.push(heartbeat::watch_members(&cluster, engine.log()).abort_on_drop());
         let outer = site.outer_confs.get::<ResolverConf>();
         let (resolver, timeout) =
@@ -356,8 +373,14 @@ fn start(engine: &HttpLoop) {
         shared_state::start(engine, &cluster, &resolver, &mut tasks);
         if !settings.sources.is_empty() {
             let watches = name_watches(settings, &resolver, timeout);
-            let task = async move { keeper.follow_names(watches, &mut found).await };
+            let keeper = Rc::clone(&keeper);
+            let task = async move { keeper.follow_names(watches).await };
             tasks.push(rt::spawn_handle("cluster names", task).abort_on_drop());
+        }
+        if let (Some(list), Some(client)) = (&settings.list, cluster.redis()) {
+            let (list, client) = (list.clone(), Arc::clone(client));
+            let task = member_list::follow_list(keeper, list, client, engine.log());
+            tasks.push(rt::spawn_handle("cluster list", task).abort_on_drop());
         }
     }
     drop(TASKS.replace(tasks));
@@ -404,15 +427,6 @@ fn name_watches(
     settings.sources.iter().map(watch).collect()
 }
 
-/// The members that each `discover` line has found.
-struct MembersBySource(Vec<Vec<SocketAddr>>);
-
-impl MembersBySource {
-    fn new(sources: usize) -> MembersBySource {
-        MembersBySource(vec![Vec::new(); sources])
-    }
-}
-
 /// Keeps the list of members.
 struct MemberKeeper {
     cluster: Arc<Cluster>,
@@ -420,13 +434,38 @@ struct MemberKeeper {
     /// Where this server listens for members.
     listens: Vec<SocketAddr>,
     log: Logger,
+    /// The members that each name has been resolved to.
+    found: RefCell<Vec<Vec<SocketAddr>>>,
+    /// The members that are in the list in Redis.
+    listed: RefCell<Vec<SocketAddr>>,
 }
 
 impl MemberKeeper {
-    /// Takes the members from the configuration and from what names have resolved to.
-    fn take_members(&self, settings: &ClusterSettings, found: &MembersBySource) {
-        let named = settings.members.iter();
-        let members: Vec<SocketAddr> = named.chain(found.0.iter().flatten()).copied().collect();
+    /// The name of the cluster.
+    fn cluster_name(&self) -> &BStr {
+        self.cluster.name()
+    }
+
+    /// The address of this server, as far as its own configuration says it.
+    fn known_own(&self) -> Option<SocketAddr> {
+        let given = self.cluster.settings().and_then(|settings| settings.own);
+        let is_whole = |listen: &&SocketAddr| !listen.ip().is_unspecified();
+        given.or_else(|| self.listens.iter().find(is_whole).copied())
+    }
+
+    /// Takes what is in the list in Redis.
+    fn take_listed(&self, members: Vec<SocketAddr>) {
+        self.listed.replace(members);
+        if let Some(settings) = self.cluster.settings() {
+            self.take_members(settings);
+        }
+    }
+
+    /// Takes the members from the configuration, from what names have resolved to, and from the list.
+    fn take_members(&self, settings: &ClusterSettings) {
+        let (found, listed) = (self.found.borrow(), self.listed.borrow());
+        let named = settings.members.iter().chain(found.iter().flatten());
+        let members: Vec<SocketAddr> = named.chain(listed.iter()).copied().collect();
         let own = settings.own.or_else(|| self.own_among(&members));
         if self.state.set_members(&members, own, rt::now()) {
             let view = self.state.view();
@@ -454,7 +493,7 @@ impl MemberKeeper {
         members.iter().find(is_own).copied()
     }
 
-    async fn follow_names(&self, watches: Vec<NameWatch>, found: &mut MembersBySource) {
+    async fn follow_names(&self, watches: Vec<NameWatch>) {
         let Some(settings) = self.cluster.settings() else {
             return;
         };
@@ -478,8 +517,9 @@ impl MemberKeeper {
         while let Ok((index, update)) = receiver.recv().await {
             // After a failure, what is known from before may still be right.
             if let NameUpdate::Servers(servers) = update {
-                found.0[index] = servers.into_iter().map(|server| server.address).collect();
-                self.take_members(settings, found);
+                let addresses = servers.into_iter().map(|server| server.address).collect();
+                self.found.borrow_mut()[index] = addresses;
+                self.take_members(settings);
             }
         }
     }

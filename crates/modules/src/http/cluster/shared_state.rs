@@ -14,7 +14,8 @@ use http::http_loop::HttpLoop;
 use net::cluster::{Cluster, JournalAway, JournalReading, JournalSettings, read_journal};
 use net::redis::{RedisServer, RedisSettings};
 use net::resolver::Resolver;
-use net::tls::{ClientOptions, ClientSettings, TrustStore};
+use net::tls::{ClientOptions, TrustStore};
+use net::upstream::{CertifiedName, UpstreamTls};
 
 use super::ClusterDraft;
 
@@ -84,6 +85,10 @@ pub(super) const JOURNAL_ROW: Directive<ClusterDraft> = Directive {
 
 /// Checks what a whole block says.
 pub(super) fn check(draft: &ClusterDraft, line: &DirectiveLine) -> Result<(), Diagnostic> {
+    if draft.redis.is_none() && draft.list.is_some() {
+        let error = line.error("\"discover redis=\" without \"redis\"");
+        return Err(error.note("the list of members is kept in Redis: add a \"redis\" line"));
+    }
     if draft.redis.is_none() && draft.journal != JournalSettings::default() {
         let error = line.error("\"journal\" without \"redis\"");
         return Err(error.note("the journal of purges is kept in Redis: add a \"redis\" line"));
@@ -200,10 +205,7 @@ fn port_or(port: Option<&[u8]>, default: u16) -> Option<u16> {
     port.filter(|port| *port > 0)
 }
 
-fn read_tls(
-    line: &mut DirectiveLine,
-    trusted: Option<PathBuf>,
-) -> Result<ClientSettings, Diagnostic> {
+fn read_tls(line: &mut DirectiveLine, trusted: Option<PathBuf>) -> Result<UpstreamTls, Diagnostic> {
     let system = || net::tls::system_trust().map(Path::to_owned);
     let path = match trusted.or_else(system) {
         Some(path) => path,
@@ -225,6 +227,7 @@ fn read_tls(
     };
     added
         .and_then(|()| options.build())
+        .map(|settings| UpstreamTls::of_client(settings, CertifiedName::Asked))
         .map_err(|problem| line.error(problem.message))
 }
 

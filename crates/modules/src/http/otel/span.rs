@@ -265,7 +265,7 @@ fn write_ledger(request: &Request, span: &mut SpanWriter<'_>) {
 
 /// The attribute of a column of the ledger.
 fn column_key(name: &str) -> &'static str {
-    const KEYS: [&str; 17] = [
+    const KEYS: [&str; 18] = [
         "weir.time.work",
         "weir.time.loop",
         "weir.time.head",
@@ -280,6 +280,7 @@ fn column_key(name: &str) -> &'static str {
         "weir.time.connect",
         "weir.time.upstream_tls",
         "weir.time.first_byte",
+        "weir.time.member",
         "weir.time.body",
         "weir.time.script",
         "weir.time.client",

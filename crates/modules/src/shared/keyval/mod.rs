@@ -2,6 +2,7 @@
 //!
 //! http and stream have the same rows; their zones are apart. The entries are in [`table`].
 
+pub(crate) mod sync;
 pub(crate) mod table;
 
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use conf::{
 };
 
 use super::client_scope::{ClientScope, define_variable};
+use super::limit_req_sync::{SyncWords, ZoneSync};
 use super::status::{StatusView, text};
 use super::zones::{self, SharedZone};
 use table::{KeyMatch, KeyvalTable};
@@ -27,13 +29,14 @@ pub(crate) struct KeyvalZones(Vec<Arc<KeyvalZone>>);
 pub(crate) type KeyvalZone = SharedZone<KeyvalDeclaration, KeyvalTable>;
 
 /// What a `keyval_zone` line says besides name and size.
-#[derive(Debug)]
 pub(crate) struct KeyvalDeclaration {
     kind: KeyMatch,
     /// How long an entry stays; `None`: for ever.
     pub(crate) timeout: Option<Duration>,
     /// The file that keeps the entries.
     pub(crate) state_file: Option<PathBuf>,
+    /// The cluster whose Redis keeps them.
+    pub(crate) sync: Option<ZoneSync>,
 }
 
 /// The rows. `read_zone` and `read_keyval` are [`KeyvalZones::read_zone`] and [`read_keyval`] for the owner of the zones.
@@ -45,14 +48,15 @@ pub(crate) const fn rows(
     [
         Directive {
             name: "keyval_zone",
-            syntax: "zone=name:size [state=file] [timeout=time] [type=string | ip | prefix]",
+            syntax: "zone=name:size [state=file] [timeout=time] [type=string | ip | prefix] [sync=redis cluster=name]",
             default: None,
             contexts,
             since: "0.2",
             doc: "Defines a zone of keys and values that `api` sets while the server runs. With `state`, the file keeps \
                   them over a restart; the worker's user must be able to write to its folder. With `timeout`, an entry \
                   ends after that time. `type=string` finds a key that is the same, `ip` an address or the smallest \
-                  network that an address is in, `prefix` the longest key that the text begins with.",
+                  network that an address is in, `prefix` the longest key that the text begins with. With `sync=redis`, \
+                  the members of the `cluster` have the same entries, which its Redis keeps.",
             set: Setter::Custom(Arity::between(1, 5), RepeatRule::Many, read_zone),
         },
         Directive {
@@ -90,6 +94,37 @@ pub(crate) fn report_undeclared(line: &mut DirectiveLine) {
     zones::report_undeclared::<KeyvalDeclaration, KeyvalTable>(line, "keyval_zone");
 }
 
+/// Checks what a line says of sharing its zone.
+fn check_sync(
+    declared: &KeyvalDeclaration,
+    line: &mut DirectiveLine,
+    kind: &'static str,
+) -> Result<(), Diagnostic> {
+    let Some(sync) = &declared.sync else {
+        return Ok(());
+    };
+    if !sync.needs_redis() {
+        return Err(
+            line.error("\"keyval_zone\" has no sync=share: entries are shared by sync=redis")
+        );
+    }
+    if kind != HTTP_KIND {
+        return Err(
+            line.error("\"keyval_zone\" of stream has no \"sync\": clusters are those of http")
+        );
+    }
+    if declared.state_file.is_some() {
+        return Err(
+            line.error("\"state\" and \"sync\" exclude each other: Redis keeps the entries")
+        );
+    }
+    sync.note_need(line);
+    Ok(())
+}
+
+/// The owner of the zones of http in messages.
+pub(crate) const HTTP_KIND: &str = "keyval";
+
 impl KeyvalZones {
     /// Reads `keyval_zone`.
     pub(crate) fn read_zone(
@@ -102,7 +137,9 @@ impl KeyvalZones {
             kind: KeyMatch::String,
             timeout: None,
             state_file: None,
+            sync: None,
         };
+        let mut sync = SyncWords::default();
         for i in 0..line.args().len() {
             let word = line.text(i);
             let invalid = || line.invalid_parameter(i);
@@ -128,12 +165,15 @@ impl KeyvalZones {
                 declared.state_file = Some(path);
             } else if word == "sync" {
                 // To ignore it would leave a list of denied clients empty on all servers but one.
-                let message = "\"sync\" is not supported: servers do not share their zones";
-                return Err(line.error_at(i, message));
-            } else {
-                return Err(invalid());
+                let error = line.error_at(i, "\"sync\" alone is not supported");
+                let note = "members of a cluster share a zone by \"sync=redis cluster=name\"";
+                return Err(error.note(note));
+            } else if !sync.take(line, i)? {
+                return Err(line.invalid_parameter(i));
             }
         }
+        declared.sync = sync.finish(line)?;
+        check_sync(&declared, line, kind)?;
         let zone =
             zone.ok_or_else(|| line.error("\"keyval_zone\" must have \"zone\" parameter"))?;
         let name = zone.name.clone();

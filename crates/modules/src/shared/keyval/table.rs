@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::upstream_state::replace_file;
 use super::super::zones::ZoneState;
+use super::sync::KeyvalProgress;
 
 /// What an entry costs its zone besides key and value, in bytes.
 const FIXED_COST: u64 = 96;
@@ -51,6 +52,8 @@ pub(crate) struct KeyvalTable {
     /// How keys are found.
     pub(crate) kind: KeyMatch,
     entries: RwLock<KeyvalEntries>,
+    /// With `sync=redis`: how far the changes have been read.
+    pub(crate) progress: KeyvalProgress,
     /// Held while the file is written, so that an older content never replaces a newer one.
     saving: Mutex<()>,
 }
@@ -142,6 +145,7 @@ impl KeyvalTable {
             size,
             kind,
             entries: RwLock::default(),
+            progress: KeyvalProgress::default(),
             saving: Mutex::default(),
         }
     }
@@ -229,6 +233,49 @@ impl KeyvalTable {
             true => Ok(()),
             false => Err(KeyvalRefusal::Missing),
         }
+    }
+
+    /// Whether an entry could be put.
+    pub(crate) fn check(&self, key: &str, value: &str) -> Result<(), KeyvalRefusal> {
+        if self.kind == KeyMatch::Ip && AddressBlock::parse(key).is_none() {
+            return Err(KeyvalRefusal::NoAddress);
+        }
+        let entries = self.entries.read();
+        let former = entries.by_key.get(key).map_or(0, |entry| entry.cost(key));
+        let cost = FIXED_COST + (key.len() + value.len()) as u64;
+        match entries.used - former + cost > self.size {
+            true => Err(KeyvalRefusal::NoRoom),
+            false => Ok(()),
+        }
+    }
+
+    /// Puts an entry, or removes it, whatever there was.
+    pub(crate) fn take(
+        &self,
+        key: &str,
+        entry: Option<(&str, Option<u64>)>,
+        now_ms: u64,
+    ) -> Result<(), KeyvalRefusal> {
+        let mut entries = self.entries.write();
+        match entry {
+            Some((value, until)) => self.put(&mut entries, key, value, until, now_ms),
+            None => {
+                entries.remove(key);
+                Ok(())
+            }
+        }
+    }
+
+    /// These are all entries from now on. How many of them do not fit, or are none.
+    pub(crate) fn replace(&self, list: &[(String, String, Option<u64>)], now_ms: u64) -> usize {
+        // Aside, so that no request finds half of it.
+        let mut entries = KeyvalEntries::default();
+        let mut put = |(key, value, until): &(String, String, Option<u64>)| {
+            self.put(&mut entries, key, value, *until, now_ms).is_err()
+        };
+        let refused = list.iter().filter(|one| put(one)).count();
+        *self.entries.write() = entries;
+        refused
     }
 
     /// Removes all entries.
