@@ -2,10 +2,12 @@
 //! the comparison runs with the nginx of a distribution.
 
 use super::evidence::{
-    any_bytes, any_of_case, any_pair, counts_differ, is_of_traffic, logged_with, said, stores,
+    any_bytes, any_events, any_of_case, any_pair, counts_differ, is_of_traffic, logged_with, said,
+    stores,
 };
 use super::{Reason, Rule};
 use crate::case::Step;
+use crate::side::client::Event;
 use crate::side::reply::Response;
 use crate::version::Version;
 
@@ -194,7 +196,7 @@ pub const CHANGES: &[Rule] = &[
             let values = seen.difference.weir.split(", ");
             let is_among = |value: &str| value == seen.difference.oracle;
             // A script or a directive may show a variable in a field.
-            let is_shown = seen.is("field ") && crate::case::text::print(seen.case).contains(": $");
+            let is_shown = seen.is("field ") && seen.facts.text().contains(": $");
             (seen.is("log: $") || is_shown)
                 && values.clone().count() > 1
                 && values.clone().any(is_among)
@@ -218,7 +220,7 @@ pub const CHANGES: &[Rule] = &[
                 ("field Content-Type", "Content-Type: "),
                 ("log: $sent_http_content_type", "Content-Type: "),
             ];
-            let text = crate::case::text::print(seen.case);
+            let text = seen.facts.text();
             let of_type = ("body", "Content-Type: ");
             classes.iter().chain([&of_type]).any(|(class, name)| {
                 // A range of a response that was one already has the field a second time.
@@ -229,7 +231,8 @@ pub const CHANGES: &[Rule] = &[
                     let times = line.matches(name).count().max(line.matches(&small).count());
                     line.starts_with("send ") && times > most
                 };
-                seen.is(class) && text.lines().any(is_twice)
+                let own = seen.difference.class.get(..class.len());
+                own.is_some_and(|own| own.eq_ignore_ascii_case(class)) && text.lines().any(is_twice)
             })
         },
     },
@@ -334,7 +337,22 @@ pub const CHANGES: &[Rule] = &[
         matches: |seen| {
             let is_one =
                 |text: &str| text.contains("HEADERS end") && text.contains("\ncontent-length: ");
-            seen.has("grpc_pass") && is_of_traffic(seen) && said(seen, is_one)
+            let names_length = |response: &Response| {
+                let length = response.field("Content-Length");
+                length.is_some_and(|length| length != "0")
+            };
+            // The complete one, without content, has a length here, and is aborted where that is not 0.
+            let is_told = |a: &Event, b: &Event| match (a, b) {
+                (Event::Response(a), Event::Response(b)) => {
+                    a.status == b.status && a.body.is_empty() && (b.cut || names_length(b))
+                }
+                (Event::Response(a), Event::Reset(_) | Event::Closed) => a.body.is_empty(),
+                _ => false,
+            };
+            seen.has("grpc_pass")
+                && is_of_traffic(seen)
+                && said(seen, is_one)
+                && any_events(seen, is_told)
         },
     },
     Rule {
@@ -346,6 +364,13 @@ pub const CHANGES: &[Rule] = &[
             seen.has("grpc_pass")
                 && is_of_traffic(seen)
                 && said(seen, |text| text.contains("WINDOW_UPDATE 0"))
+                && any_events(seen, |a, b| match (a, b) {
+                    (Event::Response(a), Event::Response(b)) => {
+                        a.status != b.status && b.status == 502 || b.cut && !a.cut
+                    }
+                    (Event::Response(_), Event::Reset(_) | Event::Closed) => true,
+                    _ => false,
+                })
         },
     },
     Rule {

@@ -69,7 +69,16 @@ pub(super) const LUA: &[Rule] = &[
         before: None,
         matches: |seen| {
             let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
-            let of_text = ["md5", "sha1", "crc32", "hmac", "base64", "escape_uri", "#"];
+            let of_text = [
+                "md5",
+                "sha1",
+                "crc32",
+                "hmac",
+                "base64",
+                "escape_uri",
+                "ngx.re.",
+                "#",
+            ];
             let of_object = ["(print", "({", ", print", ", {", "= print"];
             // What is made of the text of one.
             let is_made = of_text
@@ -216,5 +225,8 @@ fn without_addresses(text: &str) -> String {
 
 /// True when the case has a script.
 fn has_script(seen: &Seen<'_>) -> bool {
-    seen.directives.iter().any(|name| name.contains("_by_lua"))
+    seen.facts
+        .directives()
+        .iter()
+        .any(|name| name.contains("_by_lua"))
 }

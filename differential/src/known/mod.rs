@@ -4,6 +4,7 @@
 //! itself has changed since an older oracle; Weir does as the newest one.
 
 mod caching;
+mod case_facts;
 mod changes;
 mod evidence;
 mod exchange;
@@ -21,6 +22,7 @@ mod seldom;
 mod sent_pages;
 mod tls;
 
+pub use case_facts::CaseFacts;
 pub use changes::CHANGES;
 pub use page::{page, write_page};
 
@@ -77,8 +79,8 @@ pub enum Reason {
 pub struct Seen<'a> {
     /// The case.
     pub case: &'a Case,
-    /// Its directives ([`Case::directives`]): some hundred rules ask for them.
-    pub directives: &'a [String],
+    /// What is known of it.
+    pub facts: &'a CaseFacts<'a>,
     /// The difference.
     pub difference: &'a Difference,
     /// What both showed; nothing where a configuration was refused.
@@ -95,12 +97,15 @@ impl Seen<'_> {
 
     /// True when the case has this directive.
     pub fn has(&self, directive: &str) -> bool {
-        self.directives.iter().any(|name| name == directive)
+        self.facts.directives().iter().any(|name| name == directive)
     }
 
     /// True when a directive of the case has a name that ends so: `_cache`.
     pub fn has_ending(&self, end: &str) -> bool {
-        self.directives.iter().any(|name| name.ends_with(end))
+        self.facts
+            .directives()
+            .iter()
+            .any(|name| name.ends_with(end))
     }
 }
 

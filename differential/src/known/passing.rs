@@ -1,12 +1,14 @@
 //! Choices of what is passed on: answers that are none, interim ones, content that nobody wants.
 
 use super::evidence::{
-    answers, any_events, any_of_case, any_pair, asked, is_of_line, is_of_traffic, logged,
-    logged_with, said, sends_chunks, stores,
+    answers, any_events, any_of_case, any_pair, asked, has_page_for, is_of_line, is_of_traffic,
+    logged, logged_with, said, sends_chunks, stores,
 };
+use super::exchange::{asked_at, requests};
 use super::following::follows_in_order;
 use super::{Reason, Rule, Seen};
-use crate::case::{Body, Step};
+use crate::case::{Act, Body, Step};
+use crate::compare::DifferencePlace;
 use crate::side::client::Event;
 use crate::side::reply::{Framing, Response};
 
@@ -88,6 +90,20 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
+        name: "closed-kept-connections",
+        text: "A server that closes a kept connection without a word while a request is sent on it has not failed, and is asked the next \
+               time; nginx counts it as failed.",
+        reason: Reason::Rfc("RFC 9112, section 9.3.1: a connection may be closed at any time"),
+        before: None,
+        matches: |seen| {
+            seen.has("upstream")
+                && closes_kept_one(seen)
+                && follows_in_order(seen, |exchange| {
+                    exchange.logged("upstream_status").contains("502")
+                })
+        },
+    },
+    Rule {
         name: "what-was-being-done",
         text: "Whether the error log has `while reading response header from upstream`, `while reading upstream` or `while sending to client`.",
         reason: Reason::Chance("it depends on what one read brings"),
@@ -126,12 +142,14 @@ pub(super) const PASSING: &[Rule] = &[
         ),
         before: None,
         matches: |seen| {
-            let has_content = seen.case.talk.iter().any(
-                |step| matches!(step, Step::Request { request, .. } if request.body != Body::None),
-            );
+            // What came before it has nothing to do with it.
+            let is_behind = asked_at(seen).is_none_or(|at| {
+                let first = requests(seen).position(|request| request.body != Body::None);
+                first.is_some_and(|first| first <= at)
+            });
             is_of_traffic(seen)
                 && seen.has_ending("_pass_request_body")
-                && has_content
+                && is_behind
                 && asked(seen, announces_content)
         },
     },
@@ -251,7 +269,7 @@ pub(super) const PASSING: &[Rule] = &[
         name: "bodies-behind-error-pages",
         text: "If a response that an error page replaces is stored, it is read, and appears in variables; nginx stores only \
                its status.",
-        reason: Reason::Chance("a client sees the page"),
+        reason: Reason::Rfc("RFC 9111, section 3: it is the response that is stored"),
         before: None,
         matches: |seen| {
             let classes = [
@@ -354,8 +372,15 @@ pub(super) const PASSING: &[Rule] = &[
         reason: Reason::Safety("what is rejected is not trusted"),
         before: None,
         matches: |seen| {
-            (seen.is("log: $upstream_http_") || seen.is("log: $upstream_cookie_"))
-                && (seen.difference.weir.is_empty() || seen.difference.oracle.is_empty())
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
+            let is_logged = (seen.is("log: $upstream_http_") || seen.is("log: $upstream_cookie_"))
+                && (weir.is_empty() || oracle.is_empty());
+            // A field of the page may show one.
+            let text = seen.facts.text();
+            let is_shown = seen.is("field ")
+                && (text.contains("$upstream_http_") || text.contains("$upstream_cookie_"))
+                && oracle.starts_with(weir.trim_end());
+            (is_logged || is_shown)
                 && logged(seen, |name, value| {
                     name == "upstream_status" && value.contains("502")
                 })
@@ -363,14 +388,25 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "connections-after-complete-responses",
-        text: "A complete response leaves the client's connection open, even if a FastCGI connection that was to be kept \
-               breaks; nginx closes it.",
+        text: "A response is complete with the empty record that ends its stream, and leaves the client's connection open, even if a FastCGI \
+               connection that was to be kept breaks then; nginx aborts it, or closes the client's connection.",
         reason: Reason::Rfc("RFC 9112, section 9.3"),
         before: None,
         matches: |seen| {
-            seen.is("event closed kept")
-                && seen.has("fastcgi_keep_conn")
-                && any_pair(seen, |a, b| a.status == b.status && !a.cut && !b.cut)
+            let classes = [
+                "event closed kept",
+                "cut true false",
+                "log: $request_completion",
+                "log: $sent_http_connection",
+            ];
+            // The empty record that ends what is sent has come, and not the one behind it.
+            let is_ended = said(seen, |text| text.contains("\u{1}\u{6}\0\u{1}\0\0"));
+            seen.has("fastcgi_keep_conn")
+                && classes.iter().any(|class| seen.is(class))
+                && any_pair(seen, |a, b| {
+                    let is_whole = !a.cut || is_ended && b.body.starts_with(&a.body);
+                    a.status == b.status && is_whole && !b.cut
+                })
         },
     },
     Rule {
@@ -380,9 +416,17 @@ pub(super) const PASSING: &[Rule] = &[
         before: None,
         matches: |seen| {
             let variable = seen.difference.class.strip_prefix("log: $").unwrap_or("");
+            // A page in its place has another status.
+            let has_page = seen.has("client_max_body_size") && has_page_for(&seen.case.http, "413");
+            let is_replaced = has_page
+                && asked_at(seen)
+                    .and_then(|at| requests(seen).nth(at))
+                    .is_some_and(|request| request.body != Body::None);
             ["request_length", "content_length", "request_body"].contains(&variable)
                 && logged_with(seen, variable, &seen.difference.oracle, |of| {
-                    of("status") == "413" || (of("status") == "400" && sends_chunks(seen))
+                    is_replaced
+                        || of("status") == "413"
+                        || (of("status") == "400" && sends_chunks(seen))
                 })
         },
     },
@@ -442,9 +486,11 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "error-page-after-accel-redirect",
-        text: "The error page after an `X-Accel-Redirect` does not have the charset and the freshness lifetime of the \
-               response that named the path; nginx keeps them.",
-        reason: Reason::Rfc("RFC 9110, section 8.3: the type is that of the content"),
+        text: "The error page after an `X-Accel-Redirect` does not have the charset, the freshness lifetime and the \
+               `Content-Disposition` of the response that named the path; nginx keeps them.",
+        reason: Reason::Rfc(
+            "RFC 9110, section 8.3: the type is that of the content; RFC 6266, section 4: an error is not the attachment",
+        ),
         before: None,
         matches: |seen| {
             let begin = format!("{}; charset=", seen.difference.weir);
@@ -457,7 +503,11 @@ pub(super) const PASSING: &[Rule] = &[
                 && any_pair(seen, |a, b| {
                     a.status == b.status && (a.status >= 400 || seen.has("error_page"))
                 });
-            (is_charset || is_lifetime) && said(seen, |text| text.contains("X-Accel-Redirect: "))
+            let is_disposition = seen.is("field Content-Disposition missing")
+                && seen.has("error_page")
+                && any_pair(seen, |a, b| a.status == b.status);
+            (is_charset || is_lifetime || is_disposition)
+                && said(seen, |text| text.contains("X-Accel-Redirect: "))
         },
     },
     Rule {
@@ -483,12 +533,22 @@ pub(super) const PASSING: &[Rule] = &[
             let classes = [
                 "behind: framing none chunked",
                 "behind: field Transfer-Encoding added",
-                "behind: body",
                 "log: $request_body",
             ];
+            let is_unframed = match (seen.difference.place, seen.sides) {
+                (DifferencePlace::Behind(server, number), Some(sides)) => {
+                    let framing = |side: usize| {
+                        let one = sides[side].received.get(server)?.get(number)?;
+                        Some(one.framing)
+                    };
+                    (framing(0), framing(1)) == (Some("none"), Some("chunked"))
+                }
+                _ => false,
+            };
             sends_chunks(seen)
                 && seen.has_ending("_request_buffering")
-                && classes.iter().any(|class| seen.is(class))
+                && (classes.iter().any(|class| seen.is(class))
+                    || (seen.is("behind: body") && is_unframed))
         },
     },
     Rule {
@@ -533,6 +593,27 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
 ];
+
+/// True when a request that nginx sent on a kept connection was answered by its end.
+fn closes_kept_one(seen: &Seen<'_>) -> bool {
+    let Some([oracle, _]) = seen.sides else {
+        return false;
+    };
+    let mut behind = oracle.received.iter().zip(&seen.case.upstreams);
+    behind.any(|(received, upstream)| {
+        let mut kept = received.iter().enumerate().filter(|(_, one)| !one.fresh);
+        kept.any(|(number, _)| {
+            let answer = upstream.answers.get(number).or(upstream.answers.last());
+            answer.is_some_and(|acts| {
+                let is_nothing = |act: &Act| match act {
+                    Act::Send(content) => content.is_empty(),
+                    _ => true,
+                };
+                acts.iter().all(is_nothing)
+            })
+        })
+    })
+}
 
 /// True for an upstream's status 101.
 fn is_101(name: &str, value: &str) -> bool {

@@ -1,7 +1,8 @@
 //! Choices of the content of pages, and of what the access log tells of a response that was sent.
 
-use super::evidence::{any_pair, said};
+use super::evidence::{any_events, any_pair, said};
 use super::{Reason, Rule};
+use crate::side::client::Event;
 use crate::side::reply::{Framing, Response};
 
 /// In the order of `docs/compat.md`.
@@ -84,10 +85,15 @@ pub(super) const SENT_PAGES: &[Rule] = &[
         matches: |seen| {
             let weir = seen.difference.weir.as_str();
             seen.is("log: $sent_http_connection")
-                && any_pair(seen, |a, b| {
-                    let is_sent = |one: &Response| one.field("Connection") == Some(weir);
-                    // Where it broke off, the connection ended.
-                    (is_sent(a) && is_sent(b)) || (a.cut && b.cut && weir == "close")
+                && any_events(seen, |a, b| match (a, b) {
+                    (Event::Response(a), Event::Response(b)) => {
+                        let is_sent = |one: &Response| one.field("Connection") == Some(weir);
+                        // Where it broke off, the connection ended.
+                        (is_sent(a) && is_sent(b)) || (a.cut && b.cut && weir == "close")
+                    }
+                    // Or the client left in the middle of it.
+                    (Event::Silent(_), Event::Silent(_)) => weir == "close",
+                    _ => false,
                 })
         },
     },
