@@ -110,14 +110,7 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
         return Ok(true);
     }
     batch::sweep();
-    let bench = Bench {
-        programs,
-        patience: Patience {
-            wait: Duration::from_millis(1200),
-        },
-        threads: 40,
-        spent: Arc::default(),
-    };
+    let bench = bench(programs);
     println!("nginx {}, seed {seed}", bench.programs[0].version);
     if !replay.is_empty() {
         return replayed(&bench, Path::new(&replay));
@@ -134,6 +127,18 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
     let is_confirmed = tally.classes.values().any(campaign::Class::is_confirmed);
     let is_open = is_confirmed || (!allow_open && !tally.open.is_empty());
     Ok(!is_open && tally.failed.is_empty() && tally.cases > 0)
+}
+
+/// Both servers, and a client of usual patience.
+fn bench(programs: [Program; 2]) -> Bench {
+    Bench {
+        programs,
+        patience: Patience {
+            wait: Duration::from_millis(1200),
+        },
+        threads: 40,
+        spent: Arc::default(),
+    }
 }
 
 /// nginx, and Weir.

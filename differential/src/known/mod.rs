@@ -19,6 +19,7 @@ mod page;
 mod passing;
 mod rules;
 mod seldom;
+mod sent_behind;
 mod sent_pages;
 mod tls;
 
@@ -36,6 +37,7 @@ use lua::{LUA, LUA_CHANGES};
 use passing::PASSING;
 use rules::RULES;
 use seldom::SELDOM;
+use sent_behind::SENT_BEHIND;
 use sent_pages::SENT_PAGES;
 use tls::TLS;
 
@@ -118,6 +120,7 @@ pub fn choices() -> impl Iterator<Item = &'static Rule> {
         .chain(FRAMES)
         .chain(TLS)
         .chain(PASSING)
+        .chain(SENT_BEHIND)
         .chain(SENT_PAGES)
         .chain(CACHING)
         .chain(GRPC)
