@@ -264,13 +264,17 @@ pub const CHANGES: &[Rule] = &[
         before: Some(LISTS),
         matches: |seen| {
             let is_bad = |text: &str| {
-                let lengths = text.matches("\r\nContent-Length: ").count();
-                let is_beside = lengths > 0 && text.contains("\r\nTransfer-Encoding: ");
-                let is_unknown = text.contains("\r\nTransfer-Encoding: gzip\r\n");
-                let is_no_number = text.contains("\r\nContent-Length: x\r\n")
+                // An application's may be the first line, and in several records.
+                let lengths = text.matches("Content-Length: ").count();
+                let is_beside = lengths > 0 && text.contains("Transfer-Encoding: ");
+                let is_unknown = text.contains("Transfer-Encoding: gzip\r\n");
+                let is_no_number = ["Content-Length: x\r\n", "Length: -1", "Length: 9, 9"]
+                    .iter()
+                    .any(|bad| text.contains(bad))
                     || text.contains("\ncontent-length: x\n");
                 lengths > 1 || is_beside || is_unknown || is_no_number
             };
+            let is_stored = (seen.is("files") || seen.is("file ")) && seen.has_ending("_store");
             let is_told = seen.is("error log: added [error] upstream sent ")
                 || seen.is("error log: added [warn] upstream server temporarily disabled");
             // It is asked again, or another server is, so that all that follows may differ.
@@ -279,7 +283,7 @@ pub const CHANGES: &[Rule] = &[
                 has_page || (a.status != 502 && b.status == 502)
             });
             let is_answered = is_of_traffic(seen) && (counts_differ(seen) || is_refused);
-            said(seen, is_bad) && (is_told || is_answered)
+            said(seen, is_bad) && (is_told || is_answered || is_stored)
         },
     },
     Rule {
@@ -318,6 +322,23 @@ pub const CHANGES: &[Rule] = &[
                 && seen.has("alias")
                 && seen.has("rewrite")
         },
+    },
+    Rule {
+        name: "names-of-old-protocols",
+        text: "`$ssl_preread_protocol` names SSLv3.",
+        reason: Reason::Changed("it was empty"),
+        before: Some(NEWEST),
+        matches: |seen| {
+            seen.has("ssl_preread")
+                && seen.difference.weir.replace("SSLv3", "") == seen.difference.oracle
+        },
+    },
+    Rule {
+        name: "hosts-without-a-value",
+        text: "A `proxy_set_header Host` whose value is empty leaves the usual one.",
+        reason: Reason::Changed("there was none"),
+        before: Some(NEWEST),
+        matches: |seen| seen.is("behind: field Host added") && seen.has("proxy_set_header"),
     },
     Rule {
         name: "authority-of-grpc-requests",
@@ -369,6 +390,8 @@ pub const CHANGES: &[Rule] = &[
                         a.status != b.status && b.status == 502 || b.cut && !a.cut
                     }
                     (Event::Response(_), Event::Reset(_) | Event::Closed) => true,
+                    // It waited for the rest, if there was none.
+                    (Event::Silent(_), Event::Response(_)) => true,
                     _ => false,
                 })
         },
@@ -414,6 +437,7 @@ pub const CHANGES: &[Rule] = &[
                 "invalid parameter",
                 "invalid value",
                 "unknown \"",
+                "host not found in resolver \"ipv",
             ];
             // A module that is not installed is no news.
             let is_missing = seen.difference.class.ends_with(" \"stream\"");

@@ -148,7 +148,20 @@ pub(super) const RULES: &[Rule] = &[
                 "log: $body_bytes_sent",
                 "log: $request_completion",
             ];
+            // Of a response that the client did not read to its end only the log tells.
+            let is_unread = seen.is("log: $sent_http_content_length")
+                && seen.difference.oracle.is_empty()
+                && any_events(seen, |a, b| {
+                    let is_none = |event: &Event| {
+                        matches!(
+                            event,
+                            Event::Silent(_) | Event::Reset(_) | Event::GoAway(..)
+                        )
+                    };
+                    is_none(a) && is_none(b)
+                });
             framing
+                || is_unread
                 || (follows.iter().any(|class| seen.is(class))
                     && any_pair(seen, |a, b| {
                         a.field("Content-Length").is_none()
