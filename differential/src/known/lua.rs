@@ -41,7 +41,7 @@ pub(super) const LUA: &[Rule] = &[
                         .is_ok_and(|status| status > 999 || status < 200)
             };
             let is_broken = |a: &Event, _: &Event| matches!(a, Event::Broken(why, _) if why.starts_with("no status line"));
-            is_of_traffic(seen)
+            (is_of_traffic(seen) || seen.is("bytes"))
                 && has_script(seen)
                 && (logged(seen, is_none) || any_events(seen, is_broken))
         },

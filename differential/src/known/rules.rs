@@ -148,15 +148,15 @@ pub(super) const RULES: &[Rule] = &[
                 "log: $body_bytes_sent",
                 "log: $request_completion",
             ];
-            // Of a response that the client did not read to its end only the log tells.
+            // Of a response that the client did not read to its end, or that has no head, only the log tells.
             let is_unread = seen.is("log: $sent_http_content_length")
                 && seen.difference.oracle.is_empty()
                 && any_events(seen, |a, b| {
-                    let is_none = |event: &Event| {
-                        matches!(
-                            event,
-                            Event::Silent(_) | Event::Reset(_) | Event::GoAway(..)
-                        )
+                    let is_none = |event: &Event| match event {
+                        Event::Response(response) => response.status == 9,
+                        Event::Silent(_) | Event::Bytes(_) => true,
+                        Event::Reset(_) | Event::GoAway(..) => true,
+                        _ => false,
                     };
                     is_none(a) && is_none(b)
                 });

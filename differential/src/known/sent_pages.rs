@@ -28,6 +28,29 @@ pub(super) const SENT_PAGES: &[Rule] = &[
         },
     },
     Rule {
+        name: "parts-that-break-off",
+        text: "A page one of whose parts (`add_after_body`, `add_before_body`, SSI) breaks off breaks off as well; nginx ends it as if it were \
+               complete.",
+        reason: Reason::Rfc("RFC 9112, section 8: an incomplete message must be recognisable"),
+        before: None,
+        matches: |seen| {
+            let classes = [
+                "cut false true",
+                "event kept closed",
+                "body",
+                "log: $request_completion",
+                "log: $sent_http_connection",
+                "log: $body_bytes_sent",
+            ];
+            let parts = ["add_after_body", "add_before_body", "ssi"];
+            parts.iter().any(|name| seen.has(name))
+                && classes.iter().any(|class| seen.is(class))
+                && any_pair(seen, |a, b| {
+                    a.status == b.status && !a.cut && b.cut && a.body.starts_with(&b.body)
+                })
+        },
+    },
+    Rule {
         name: "ends-of-pages",
         text: "A page of SSI that ends with a part of `<!--#` keeps it; nginx drops it.",
         reason: Reason::Safety("a page that ends early"),
