@@ -324,13 +324,17 @@ pub const CHANGES: &[Rule] = &[
         },
     },
     Rule {
-        name: "names-of-old-protocols",
-        text: "`$ssl_preread_protocol` names SSLv3.",
-        reason: Reason::Changed("it was empty"),
+        name: "hellos-that-are-read",
+        text: "With `ssl_preread`, a ClientHello of SSLv3, or with an odd extension, is read.",
+        reason: Reason::Changed("it was taken for none"),
         before: Some(NEWEST),
         matches: |seen| {
-            seen.has("ssl_preread")
-                && seen.difference.weir.replace("SSLv3", "") == seen.difference.oracle
+            let rest = |text: &str| text.splitn(4, '|').nth(3).map(str::to_owned);
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
+            seen.is("bytes")
+                && seen.has("ssl_preread")
+                && oracle.starts_with("|||")
+                && rest(oracle) == rest(weir)
         },
     },
     Rule {

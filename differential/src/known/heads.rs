@@ -281,9 +281,9 @@ fn tells_next_read(a: &Event, b: &Event) -> bool {
         _ => return false,
     };
     // Wherever the text has it, and however often.
-    let (mut a, mut b) = (a.bytes().peekable(), b.bytes().peekable());
+    let mut b = b.bytes().peekable();
     let mut has_one = false;
-    while let Some(byte) = a.next() {
+    for byte in a.bytes() {
         if b.peek() == Some(&byte) {
             b.next();
         } else if byte.is_ascii_digit() {

@@ -38,7 +38,7 @@ pub(super) const LUA: &[Rule] = &[
                 name == "status"
                     && value
                         .parse::<u64>()
-                        .is_ok_and(|status| status > 999 || status < 200)
+                        .is_ok_and(|status| !(200..=999).contains(&status))
             };
             let is_broken = |a: &Event, _: &Event| matches!(a, Event::Broken(why, _) if why.starts_with("no status line"));
             (is_of_traffic(seen) || seen.is("bytes"))
