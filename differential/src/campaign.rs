@@ -103,10 +103,16 @@ fn is_done(plan: &Plan, tally: &Mutex<Tally>) -> bool {
     plan.first && tally.classes.values().any(Class::is_confirmed)
 }
 
-/// How many cases the start of this number has. The first ones of each lane are small: on a busy machine a start of two hundred
-/// takes a minute, and what is wrong everywhere shows in a few.
+/// How many cases the start of this number has. Where the number of all is known, each area has as many, in as few starts as possible.
+/// Otherwise the first ones of each lane are small: on a busy machine a start of two hundred takes a minute, and what is wrong
+/// everywhere shows in a few.
 fn size_of(plan: &Plan, number: u64) -> usize {
     const SMALLER: u64 = 3;
+    if plan.cases != u64::MAX {
+        let of_area = plan.cases.div_ceil(plan.areas.len().max(1) as u64);
+        let of_area = usize::try_from(of_area).unwrap_or(usize::MAX);
+        return of_area.div_ceil(of_area.div_ceil(plan.batch.max(1)).max(1));
+    }
     let round = number / (plan.lanes.max(1) * plan.areas.len().max(1)) as u64;
     let halved = plan.batch >> SMALLER.saturating_sub(round);
     halved.max(1)

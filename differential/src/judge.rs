@@ -3,7 +3,7 @@
 use crate::batch::Outcome;
 use crate::case::Case;
 use crate::compare::{Difference, DifferencePlace, compare};
-use crate::known::{Reason, Rule, Seen};
+use crate::known::{CaseFacts, Reason, Rule, Seen};
 use crate::version::Version;
 
 /// A difference, with the rule that knows it.
@@ -30,14 +30,11 @@ pub fn judge(case: &Case, outcome: &Outcome, oracle: Version) -> Vec<Judged> {
         Outcome::Refused([a, b]) => (refusals(a.as_ref(), b.as_ref()), None),
         Outcome::Seen(seen) => (compare(&seen[0], &seen[1]), Some(seen.as_ref())),
     };
-    let directives = match differences.is_empty() {
-        true => Vec::new(),
-        false => case.directives(),
-    };
+    let facts = CaseFacts::new(case);
     let judged = differences.into_iter().map(|difference| {
         let seen = Seen {
             case,
-            directives: &directives,
+            facts: &facts,
             difference: &difference,
             sides,
             oracle,

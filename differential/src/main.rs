@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use weir_differential::batch::{self, Bench, Outcome};
 use weir_differential::campaign::{self, Plan, Tally};
-use weir_differential::case::text;
+use weir_differential::case::{Case, text};
 use weir_differential::generate::recombined::Recombined;
 use weir_differential::side::client::Patience;
 use weir_differential::side::server::{self, Program};
@@ -36,6 +36,7 @@ cargo xtask differential [flags]
   --allow-open    differences with an open rule are not failures
   --keep DIR      writes cases that differ to files for --replay
   --replay FILE   runs one case, or those of a directory, and shows all differences
+  --case NAME     runs one generated case alone, by its name: cache-7-0-12
   --show AREA     prints a case of this seed, without running it
   --compat        writes the known differences into docs/compat.md (with --check: only compares)
 ";
@@ -75,6 +76,7 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
     let seed = flags.value("--seed", 1)?;
     let shown: String = flags.value("--show", String::new())?;
     let replay: String = flags.value("--replay", String::new())?;
+    let named: String = flags.value("--case", String::new())?;
     let keep: String = flags.value("--keep", String::new())?;
     let from: String = flags.value("--from", String::new())?;
     let mut plan = Plan {
@@ -108,17 +110,13 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
         return Ok(true);
     }
     batch::sweep();
-    let bench = Bench {
-        programs,
-        patience: Patience {
-            wait: Duration::from_millis(1200),
-        },
-        threads: 40,
-        spent: Arc::default(),
-    };
+    let bench = bench(programs);
     println!("nginx {}, seed {seed}", bench.programs[0].version);
     if !replay.is_empty() {
         return replayed(&bench, Path::new(&replay));
+    }
+    if !named.is_empty() {
+        return alone(&bench, &named, &case_of(&named)?);
     }
     let tally = campaign::run(&plan, &bench);
     report(&tally, bench.programs[0].version);
@@ -129,6 +127,18 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
     let is_confirmed = tally.classes.values().any(campaign::Class::is_confirmed);
     let is_open = is_confirmed || (!allow_open && !tally.open.is_empty());
     Ok(!is_open && tally.failed.is_empty() && tally.cases > 0)
+}
+
+/// Both servers, and a client of usual patience.
+fn bench(programs: [Program; 2]) -> Bench {
+    Bench {
+        programs,
+        patience: Patience {
+            wait: Duration::from_millis(1200),
+        },
+        threads: 40,
+        spent: Arc::default(),
+    }
 }
 
 /// nginx, and Weir.
@@ -279,22 +289,37 @@ fn replayed(bench: &Bench, path: &Path) -> Result<bool, String> {
     for file in files {
         let source = fs::read_to_string(&file).map_err(failed)?;
         let case = text::parse(&source).map_err(|why| format!("{}: {why}", file.display()))?;
-        let outcomes = bench.run(std::slice::from_ref(&case));
-        let judged: Vec<_> = outcomes
-            .iter()
-            .flat_map(|outcome| judge::judge(&case, outcome, bench.programs[0].version))
-            .collect();
-        let differs = judged.iter().any(judge::Judged::is_open);
-        equal &= !differs;
-        println!(
-            "{}: {}",
-            file.display(),
-            if differs { "DIFFERS" } else { "equal" }
-        );
-        judged.iter().for_each(campaign::show);
-        if let Some(Outcome::Failed(why)) = outcomes.first() {
-            return Err(why.clone());
-        }
+        equal &= alone(bench, &file.display().to_string(), &case)?;
     }
     Ok(equal)
+}
+
+/// Runs one case, and shows all that differs.
+fn alone(bench: &Bench, name: &str, case: &Case) -> Result<bool, String> {
+    let outcomes = bench.run(std::slice::from_ref(case));
+    let judged: Vec<_> = outcomes
+        .iter()
+        .flat_map(|outcome| judge::judge(case, outcome, bench.programs[0].version))
+        .collect();
+    let differs = judged.iter().any(judge::Judged::is_open);
+    println!("{name}: {}", if differs { "DIFFERS" } else { "equal" });
+    judged.iter().for_each(campaign::show);
+    if let Some(Outcome::Failed(why)) = outcomes.first() {
+        return Err(why.clone());
+    }
+    Ok(!differs)
+}
+
+/// The generated case of a name, which has the area, the seed, and the numbers of the start and of the case in it.
+fn case_of(name: &str) -> Result<Case, String> {
+    let unknown = || format!("{name:?} is not the name of a case, such as cache-7-0-12");
+    let mut parts = name.rsplitn(4, '-');
+    let mut number = || parts.next()?.parse::<u64>().ok();
+    let (Some(of_start), Some(start), Some(seed)) = (number(), number(), number()) else {
+        return Err(unknown());
+    };
+    let area = areas(parts.next().ok_or_else(unknown)?)?;
+    let size = usize::try_from(of_start + 1).map_err(|_| unknown())?;
+    let mut cases = generate::batch(area[0], seed, start, size);
+    cases.pop().ok_or_else(unknown)
 }

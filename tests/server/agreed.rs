@@ -230,6 +230,41 @@ fn a_request_that_is_refused_was_passed_to_nobody() {
 }
 
 #[test]
+fn a_location_that_refuses_what_another_one_was_told_has_passed_nothing() {
+    let origin = behind("HTTP/1.1 200 OK\r\nX-Accel-Redirect: /in/x\r\nContent-Length: 1\r\n\r\na");
+    let port = origin.port();
+    let server = http(&format!(
+        "log_format host '$status [$proxy_host] $upstream_status';
+         server {{ listen 127.0.0.1:%%PORT%%; access_log host.log host;
+            location / {{ proxy_pass http://127.0.0.1:{port}; }}
+            location /in/ {{ proxy_pass http://127.0.0.1:{port}; deny all; }} }}"
+    ))
+    .start();
+    server.get("/").expect(403);
+    assert_eq!(server.lines("host.log", 1), ["403 [-] 200"]);
+}
+
+#[test]
+fn a_subrequest_has_no_length() {
+    let server = http(
+        "log_format lengths '$uri $request_length';
+         server { listen 127.0.0.1:%%PORT%%; access_log lengths.log lengths; root html; ssi on; log_subrequest on; }",
+    )
+    .file("html/page.html", "<!--# include virtual=\"/part.html\" -->")
+    .file("html/part.html", "part")
+    .start();
+    let request = "GET /page.html HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut client = server.connect();
+    client.send(request);
+    assert_eq!(client.reply().text(), "part");
+    let whole = format!("/page.html {}", request.len());
+    assert_eq!(
+        server.lines("lengths.log", 2),
+        ["/part.html 0".to_owned(), whole]
+    );
+}
+
+#[test]
 fn a_page_that_includes_itself_stands_52_times() {
     let server = http("server { listen 127.0.0.1:%%PORT%%; root html; ssi on; }")
         .file(

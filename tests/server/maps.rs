@@ -220,6 +220,20 @@ fn geo_takes_the_longest_network_and_ranges() {
 }
 
 #[test]
+fn the_default_of_geo_is_a_network() {
+    let conf = "
+        geo $arg_ip $before { default d; 0.0.0.0/0 all; }
+        geo $arg_ip $behind { 0.0.0.0/0 all; default d; }
+        geo $arg_ip $gone { default d; delete 0.0.0.0/0; ::/0 six; }
+        server { listen 127.0.0.1:%%PORT%%; return 200 \"$before|$behind|$gone\"; }";
+    http(conf).start().answers(&[
+        ("/?ip=10.0.0.1", 200, "all|d|"),
+        ("/?ip=2001:db8::1", 200, "d|d|six"),
+        ("/?ip=junk", 200, "all|d|"),
+    ]);
+}
+
+#[test]
 fn split_clients_is_nginxs_hash() {
     let conf = "
         split_clients $arg_k $s { 10% a; 40% b; 0.5% c; * d; }

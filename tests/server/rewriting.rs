@@ -467,6 +467,8 @@ fn rewrites_and_internal_redirects_count_together() {
                       proxy_pass http://127.0.0.1:%%PORT1%%; }
         location @b { error_page 404 = @a; proxy_intercept_errors on; recursive_error_pages on;
                       proxy_pass http://127.0.0.1:%%PORT1%%; }
+        location /files/ { try_files /none @c; }
+        location @c { add_header X-Named 1 always; rewrite ^ /files/again last; }
     }
     log_format path $uri;
     server {
@@ -488,6 +490,8 @@ fn rewrites_and_internal_redirects_count_together() {
         "rewrite or internal redirection cycle while redirect to named location \"@a\"",
     );
     assert_eq!(server.lines("asked.log", 16).len(), 16);
+    let refused = server.get("/files/x").expect(500);
+    assert!(!refused.has("X-Named"), "the last one was not entered");
 }
 
 #[test]

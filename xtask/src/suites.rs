@@ -151,16 +151,18 @@ pub(crate) fn ci(flags: &mut Flags) -> Outcome {
     ];
     image::run(&mut Flags::new(flags.into_iter()))?;
     println!("\n== differences from nginx that no rule knows");
-    // Areas in which nothing is unknown; more of them with each class that is mended.
+    // Some of each area, in one start each. Left out are those that a module or a protocol of the distribution's version makes
+    // different (`lua`, `grpc`): they are compared by hand.
     packages::need(&[packages::NGINX_STREAM])?;
     let mut cases = Command::new(differential);
     cases.arg("--weir").arg(&binary).args([
         "--seed",
         "1",
         "--cases",
-        "3600",
+        "1260",
         "--area",
-        "gates,static,freshness,streams,cache,gateways",
+        "locations,rows,static,proxy,gateways,cache,freshness,filters,gates,conversations,http2,frames,tls,tls-behind,error-log,\
+         others,streams,packets,writes,nesting,rewritten,cgi,slices,variables,choosing,media,hellos,names",
     ]);
     run(&mut cases, SUITE)
 }

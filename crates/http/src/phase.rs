@@ -105,7 +105,7 @@ impl PhaseWalk {
     fn begin_pass(&mut self, request: &mut Request) {
         // Checked where every pass begins, so that no kind of redirect can escape the bound.
         if request.flow.jumps > MAX_JUMPS {
-            report_cycle(request);
+            // Logged where it was refused, with the place that it was to.
             return self.end_pass(HandlerOutcome::Status(500), request);
         }
         match request.flow.entry {
@@ -316,20 +316,6 @@ impl PhaseWalk {
             HandlerOutcome::Ok => self.enter(HttpPhase::Rewrite, request),
             other => self.end_pass(other, request),
         }
-    }
-}
-
-/// Logs the target of the internal redirect that exceeded the limit.
-fn report_cycle(request: &Request) {
-    match request.flow.entry {
-        PhaseEntry::Location => {
-            let name = &request.site.location(request.location).name;
-            request.error(format_args!(
-                "rewrite or internal redirection cycle while redirect to named location \"{name}\""
-            ));
-        }
-        // Logged where it was refused, with the path that it was to.
-        PhaseEntry::Server | PhaseEntry::Content => {}
     }
 }
 

@@ -446,6 +446,7 @@ impl Request {
         self.flow.uri_changed = false;
         // The filters that set it looked at a response that is not going to be sent.
         self.delivery.varies_by_encoding = false;
+        self.upstream.leave_location();
         self.states.clear();
         self.facts.clear();
         // Of the server's own level an internal redirect has everything until a location is found, as in nginx.
@@ -456,6 +457,12 @@ impl Request {
 
     /// Redirects internally to a named location; the path stays.
     pub fn redirect_named(&mut self, name: &BStr) -> HandlerOutcome {
+        if self.flow.jumps >= MAX_JUMPS {
+            self.error(format_args!(
+                "rewrite or internal redirection cycle while redirect to named location \"{name}\""
+            ));
+            return self.refuse_redirect();
+        }
         // Counted even if it fails: the page of that 500 may be the same location.
         self.flow.jumps += 1;
         let Some(location) = self.site.server(self.server).named_location(name) else {
@@ -474,6 +481,7 @@ impl Request {
         self.flow.internal = true;
         self.flow.add_uri_to_alias = false;
         self.flow.uri_changed = false;
+        self.upstream.leave_location();
         self.states.clear();
         self.facts.clear();
         self.enter_location(location);

@@ -571,7 +571,11 @@ impl ScriptRun {
             return None;
         }
         let returned = self.returned.take()?;
-        Some(RunEvent::Ended(RunEnd::Completed(returned)))
+        let end = match self.scope.later_exit.get() {
+            Some(code) => RunEnd::Exit(code),
+            None => RunEnd::Completed(returned),
+        };
+        Some(RunEvent::Ended(end))
     }
 }
 

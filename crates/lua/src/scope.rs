@@ -36,6 +36,8 @@ pub(crate) struct RunScope {
     pub(crate) output: RefCell<Vec<u8>>,
     /// The response head is final: headers can no longer be changed (`ngx.headers_sent`).
     pub(crate) head_sent: Cell<bool>,
+    /// What `ngx.exit` of a script that it does not end has asked for.
+    pub(crate) later_exit: Cell<Option<i32>>,
     /// The script has taken over the client's connection: `ngx.req.socket(true)`.
     pub(crate) raw_socket: Cell<bool>,
     /// `ngx.eof` was called: no more output.
@@ -138,6 +140,7 @@ impl RunScope {
             kind,
             output: RefCell::default(),
             head_sent: Cell::new(false),
+            later_exit: Cell::new(None),
             raw_socket: Cell::new(false),
             eof_sent: Cell::new(false),
             pending_operation: RefCell::default(),

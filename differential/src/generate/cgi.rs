@@ -37,7 +37,7 @@ const SWITCHES: &[&str] = &[
     "P_limit_rate 100m;",
     "P_max_temp_file_size 0;",
     "absolute_redirect off;",
-    "P_ignore_headers Set-Cookie Location;",
+    "P_ignore_headers Set-Cookie Vary;",
 ];
 
 /// Lines of heads, with the ends that they have.

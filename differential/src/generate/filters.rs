@@ -29,7 +29,7 @@ const SWITCHES: &[&str] = &[
     "gzip_types *;",
     "gunzip on;",
     "charset utf-8;",
-    "source_charset koi8-r; charset utf-8;",
+    "source_charset koi%%N%%; charset utf-8;",
     "override_charset on;",
     "slice 7;",
     "expires 1h;",
@@ -91,7 +91,7 @@ impl Generator for Filters {
 
     fn case(&self, dice: &mut Dice) -> Case {
         let text = format!(
-            "server {{ listen %%PORT0%%; server_name localhost; root %%DIR%%/html;\n{}\nlocation / {{ {} }}\n\
+            "charset_map koi%%N%% utf-8 {{ C1 D0B0; C2 D0B1; D7 D0B2; }}\nserver {{ listen %%PORT0%%; server_name localhost; root %%DIR%%/html;\n{}\nlocation / {{ {} }}\n\
              location /up/ {{ proxy_pass http://%%UP0%%; {} }}\nlocation /t/ {{ return 200 'text line aaab $arg_a'; default_type text/html; {} }} }}\n",
             dice.some(SWITCHES, 2).join("\n"),
             dice.some(SWITCHES, 5).join("\n"),

@@ -24,10 +24,10 @@ const SWITCHES: &[&str] = &[
     "flv;",
     "empty_gif;",
     "gzip_static on; gunzip on;",
-    "charset utf-8; source_charset koi8-r;",
-    "charset koi8-r; source_charset utf-8;",
-    "charset x-own; source_charset utf-8;",
-    "charset utf-8; source_charset x-own;",
+    "charset utf-8; source_charset koi%%N%%;",
+    "charset koi%%N%%; source_charset utf-8;",
+    "charset x-own%%N%%; source_charset utf-8;",
+    "charset utf-8; source_charset x-own%%N%%;",
     "charset $arg_c; source_charset utf-8;",
     "charset utf-8; source_charset $arg_c;",
     "override_charset on;",
@@ -82,10 +82,10 @@ const TARGETS: &[&str] = &[
     "/sound.flv?start=x",
     "/one.gif",
     "/cyr.txt",
-    "/cyr.txt?c=koi8-r",
-    "/cyr.txt?c=x-own",
+    "/cyr.txt?c=koi%%N%%",
+    "/cyr.txt?c=x-own%%N%%",
     "/koi.txt",
-    "/koi.txt?c=koi8-r",
+    "/koi.txt?c=koi%%N%%",
     "/s/5d1e/a.txt",
     "/s/x?s=1,2&e=3",
     "/broken.mp4?start=1",
@@ -129,7 +129,7 @@ impl Generator for Media {
             ""
         };
         let text = format!(
-            "charset_map x-own utf-8 {{ C1 D0B0; 80 E282AC; FF C2A9; }}\ncharset_map koi8-r utf-8 {{ C1 D0B0; C2 D0B1; 7E E282AC; }}\n\
+            "charset_map x-own%%N%% utf-8 {{ C1 D0B0; 80 E282AC; FF C2A9; }}\ncharset_map koi%%N%% utf-8 {{ C1 D0B0; C2 D0B1; 7E E282AC; }}\n\
              server {{ listen %%PORT0%%; server_name localhost; root %%DIR%%/html; types {{ text/html html; text/plain txt; video/mp4 mp4; video/x-flv flv; image/gif gif; }} {refused}\n\
              location / {{ {} }}\nlocation /list/ {{ {} {} }}\nlocation ~ \\.(mp4|flv)$ {{ {} {} }}\nlocation /list/one/ {{ random_index on; }}\nlocation = /one.gif {{ {} }}\nlocation /s/ {{ {} }} }}\n",
             some(dice, 3),

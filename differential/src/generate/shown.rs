@@ -334,7 +334,8 @@ fn line_of(dice: &mut Dice) -> String {
             name(dice)
         ),
         3 => format!(
-            "if (\"{}\" = \"|\") {{ set $w eq; }}",
+            "if (${} = \"{}\") {{ set $w eq; }}",
+            name(dice),
             values(dice, 1).replace('"', "")
         ),
         4 => format!("add_header X-S \"{}\" always;", values(dice, 3)),

@@ -156,7 +156,7 @@ fn part(dice: &mut Dice, number: usize) -> Vec<Act> {
         3 => format!("HTTP/1.1 200 OK\r\n{fields}Content-Length: 26\r\n\r\n{WHOLE}"),
         4 => format!(
             "HTTP/1.1 206 Part\r\n{fields}Content-Range: {range}\r\n{length}\r\n{}",
-            &body[..3]
+            &body[..body.len().min(3)]
         ),
         5 => return vec![Act::Close],
         6 => format!("HTTP/1.1 206 Part\r\n{fields}{length}\r\n{body}"),

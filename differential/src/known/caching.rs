@@ -2,6 +2,7 @@
 //! a rule here knows the exchange with which it begins: see [`following`](super::following).
 
 use super::evidence::{any_pair, given, has_field, is_conditional, is_of_traffic, said, stores};
+use super::exchange::requests;
 use super::following::{Exchange, follows, is_own, tells_of_stored};
 use super::{Reason, Rule};
 
@@ -79,7 +80,12 @@ pub(super) const CACHING: &[Rule] = &[
             ];
             let is_asked =
                 seen.has_ending("_cache_revalidate") && asks.iter().any(|class| seen.is(class));
+            let forbids = |text: &str| {
+                let text = text.to_ascii_lowercase();
+                text.contains("no-cache") || text.contains("max-age=0") || text.contains("maxage=0")
+            };
             stores(seen)
+                && said(seen, forbids)
                 && (is_asked || is_word && matches!(words, ("MISS", "EXPIRED" | "REVALIDATED")))
         },
     },
@@ -192,6 +198,37 @@ pub(super) const CACHING: &[Rule] = &[
             seen.has("slice")
                 && said(seen, is_wrong)
                 && (follows(seen, is_one) || (is_of_traffic(seen) && is_own(seen, is_one)))
+        },
+    },
+    Rule {
+        name: "conditions-past-the-cache",
+        text: "A request whose response is known not to be stored goes to its origin with the client's conditions, so that a 304 can \
+               answer it; nginx leaves them out, as it does for a response that it stores.",
+        reason: Reason::Rfc("RFC 9110, section 13.2.1: they are the origin's to judge"),
+        before: None,
+        matches: |seen| {
+            let class = seen.difference.class.as_str();
+            let name = class.strip_prefix("behind: field ").unwrap_or_default();
+            let name = name.strip_suffix(" added").unwrap_or_default();
+            let name = name.strip_prefix("HTTP_").unwrap_or(name).replace('_', "-");
+            let is_condition = [
+                "If-None-Match",
+                "If-Modified-Since",
+                "If-Match",
+                "If-Unmodified-Since",
+            ]
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(&name));
+            let is_own = requests(seen).any(|request| {
+                let mut fields = request.fields.iter();
+                fields.any(|(known, value)| {
+                    known.eq_ignore_ascii_case(&name)
+                        && (*value == seen.difference.weir
+                            || crate::case::content::shown(value.as_bytes())
+                                == seen.difference.weir)
+                })
+            });
+            stores(seen) && is_condition && is_own
         },
     },
     Rule {

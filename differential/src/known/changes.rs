@@ -2,10 +2,12 @@
 //! the comparison runs with the nginx of a distribution.
 
 use super::evidence::{
-    any_bytes, any_of_case, any_pair, counts_differ, is_of_traffic, logged_with, said, stores,
+    any_bytes, any_events, any_of_case, any_pair, counts_differ, is_of_traffic, logged_with, said,
+    stores,
 };
 use super::{Reason, Rule};
 use crate::case::Step;
+use crate::side::client::Event;
 use crate::side::reply::Response;
 use crate::version::Version;
 
@@ -194,7 +196,7 @@ pub const CHANGES: &[Rule] = &[
             let values = seen.difference.weir.split(", ");
             let is_among = |value: &str| value == seen.difference.oracle;
             // A script or a directive may show a variable in a field.
-            let is_shown = seen.is("field ") && crate::case::text::print(seen.case).contains(": $");
+            let is_shown = seen.is("field ") && seen.facts.text().contains(": $");
             (seen.is("log: $") || is_shown)
                 && values.clone().count() > 1
                 && values.clone().any(is_among)
@@ -218,7 +220,7 @@ pub const CHANGES: &[Rule] = &[
                 ("field Content-Type", "Content-Type: "),
                 ("log: $sent_http_content_type", "Content-Type: "),
             ];
-            let text = crate::case::text::print(seen.case);
+            let text = seen.facts.text();
             let of_type = ("body", "Content-Type: ");
             classes.iter().chain([&of_type]).any(|(class, name)| {
                 // A range of a response that was one already has the field a second time.
@@ -229,7 +231,8 @@ pub const CHANGES: &[Rule] = &[
                     let times = line.matches(name).count().max(line.matches(&small).count());
                     line.starts_with("send ") && times > most
                 };
-                seen.is(class) && text.lines().any(is_twice)
+                let own = seen.difference.class.get(..class.len());
+                own.is_some_and(|own| own.eq_ignore_ascii_case(class)) && text.lines().any(is_twice)
             })
         },
     },
@@ -261,13 +264,17 @@ pub const CHANGES: &[Rule] = &[
         before: Some(LISTS),
         matches: |seen| {
             let is_bad = |text: &str| {
-                let lengths = text.matches("\r\nContent-Length: ").count();
-                let is_beside = lengths > 0 && text.contains("\r\nTransfer-Encoding: ");
-                let is_unknown = text.contains("\r\nTransfer-Encoding: gzip\r\n");
-                let is_no_number = text.contains("\r\nContent-Length: x\r\n")
+                // An application's may be the first line, and in several records.
+                let lengths = text.matches("Content-Length: ").count();
+                let is_beside = lengths > 0 && text.contains("Transfer-Encoding: ");
+                let is_unknown = text.contains("Transfer-Encoding: gzip\r\n");
+                let is_no_number = ["Content-Length: x\r\n", "Length: -1", "Length: 9, 9"]
+                    .iter()
+                    .any(|bad| text.contains(bad))
                     || text.contains("\ncontent-length: x\n");
                 lengths > 1 || is_beside || is_unknown || is_no_number
             };
+            let is_stored = (seen.is("files") || seen.is("file ")) && seen.has_ending("_store");
             let is_told = seen.is("error log: added [error] upstream sent ")
                 || seen.is("error log: added [warn] upstream server temporarily disabled");
             // It is asked again, or another server is, so that all that follows may differ.
@@ -276,7 +283,7 @@ pub const CHANGES: &[Rule] = &[
                 has_page || (a.status != 502 && b.status == 502)
             });
             let is_answered = is_of_traffic(seen) && (counts_differ(seen) || is_refused);
-            said(seen, is_bad) && (is_told || is_answered)
+            said(seen, is_bad) && (is_told || is_answered || is_stored)
         },
     },
     Rule {
@@ -317,6 +324,27 @@ pub const CHANGES: &[Rule] = &[
         },
     },
     Rule {
+        name: "hellos-that-are-read",
+        text: "With `ssl_preread`, a ClientHello of SSLv3, or with an odd extension, is read.",
+        reason: Reason::Changed("it was taken for none"),
+        before: Some(NEWEST),
+        matches: |seen| {
+            let rest = |text: &str| text.splitn(4, '|').nth(3).map(str::to_owned);
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
+            seen.is("bytes")
+                && seen.has("ssl_preread")
+                && oracle.starts_with("|||")
+                && rest(oracle) == rest(weir)
+        },
+    },
+    Rule {
+        name: "hosts-without-a-value",
+        text: "A `proxy_set_header Host` whose value is empty leaves the usual one.",
+        reason: Reason::Changed("there was none"),
+        before: Some(NEWEST),
+        matches: |seen| seen.is("behind: field Host added") && seen.has("proxy_set_header"),
+    },
+    Rule {
         name: "authority-of-grpc-requests",
         text: "`grpc_set_header Host` sets `:authority`.",
         reason: Reason::Changed("it set the field `host`"),
@@ -334,7 +362,22 @@ pub const CHANGES: &[Rule] = &[
         matches: |seen| {
             let is_one =
                 |text: &str| text.contains("HEADERS end") && text.contains("\ncontent-length: ");
-            seen.has("grpc_pass") && is_of_traffic(seen) && said(seen, is_one)
+            let names_length = |response: &Response| {
+                let length = response.field("Content-Length");
+                length.is_some_and(|length| length != "0")
+            };
+            // The complete one, without content, has a length here, and is aborted where that is not 0.
+            let is_told = |a: &Event, b: &Event| match (a, b) {
+                (Event::Response(a), Event::Response(b)) => {
+                    a.status == b.status && a.body.is_empty() && (b.cut || names_length(b))
+                }
+                (Event::Response(a), Event::Reset(_) | Event::Closed) => a.body.is_empty(),
+                _ => false,
+            };
+            seen.has("grpc_pass")
+                && is_of_traffic(seen)
+                && said(seen, is_one)
+                && any_events(seen, is_told)
         },
     },
     Rule {
@@ -346,6 +389,15 @@ pub const CHANGES: &[Rule] = &[
             seen.has("grpc_pass")
                 && is_of_traffic(seen)
                 && said(seen, |text| text.contains("WINDOW_UPDATE 0"))
+                && any_events(seen, |a, b| match (a, b) {
+                    (Event::Response(a), Event::Response(b)) => {
+                        a.status != b.status && b.status == 502 || b.cut && !a.cut
+                    }
+                    (Event::Response(_), Event::Reset(_) | Event::Closed) => true,
+                    // It waited for the rest, if there was none.
+                    (Event::Silent(_), Event::Response(_)) => true,
+                    _ => false,
+                })
         },
     },
     Rule {
@@ -389,6 +441,7 @@ pub const CHANGES: &[Rule] = &[
                 "invalid parameter",
                 "invalid value",
                 "unknown \"",
+                "host not found in resolver \"ipv",
             ];
             // A module that is not installed is no news.
             let is_missing = seen.difference.class.ends_with(" \"stream\"");

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Seen, exchange};
+use crate::case::tree::Node;
 use crate::case::{Act, Body, Protocol, Step};
 use crate::compare::DifferencePlace;
 use crate::observe::LogLine;
@@ -196,17 +197,22 @@ pub(super) fn answers(seen: &Seen<'_>, is_so: impl Fn(&str) -> bool) -> bool {
 
 /// True when an answer of a server behind, of any protocol, has such a beginning.
 pub(super) fn said(seen: &Seen<'_>, is_so: impl Fn(&str) -> bool) -> bool {
-    let mut all = seen
-        .case
-        .upstreams
+    let mut all = seen.facts.said().iter();
+    all.any(|texts| texts.iter().take(3).any(|text| is_so(text)))
+}
+
+/// True when the case has an error page for a 412 or a 416.
+pub(super) fn replaces_conditions(seen: &Seen<'_>) -> bool {
+    ["412", "416"]
         .iter()
-        .flat_map(|upstream| &upstream.answers);
-    all.any(|acts| {
-        let texts = acts.iter().filter_map(|act| match act {
-            Act::Send(content) => Some(String::from_utf8_lossy(&content.bytes()).into_owned()),
-            _ => None,
-        });
-        texts.take(3).any(|text| is_so(&text))
+        .any(|status| has_page_for(&seen.case.http, status))
+}
+
+/// True when a tree has an `error_page` for a status.
+pub(super) fn has_page_for(nodes: &[Node], status: &str) -> bool {
+    nodes.iter().any(|node| {
+        let is_one = node.name() == "error_page" && node.words.iter().any(|word| word == status);
+        is_one || has_page_for(node.children(), status)
     })
 }
 

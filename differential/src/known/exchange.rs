@@ -62,6 +62,17 @@ pub(super) fn value<'a>(line: &'a LogLine, name: &str) -> &'a str {
     pair.map_or("", |(_, value)| value)
 }
 
+/// True when a line of a side's log is that of a subrequest: the client's request has its line behind those.
+pub(super) fn is_of_subrequest(seen: &Seen<'_>, side: usize, number: usize) -> bool {
+    let Some(log) = seen.sides.map(|sides| &sides[side].log) else {
+        return false;
+    };
+    let key = |line| (value(line, CONNECTION), value(line, "connection_requests"));
+    let mut behind = log.iter().skip(number + 1);
+    log.get(number)
+        .is_some_and(|own| behind.any(|line| key(line) == key(own)))
+}
+
 /// True when a line may be that of an event: the connection and the number of the request on it are the same; or where one of
 /// them is not known, the status and the request.
 fn is_told_by(seen: &Seen<'_>, at: usize, event: &Event, line: Option<&LogLine>) -> bool {
@@ -143,6 +154,14 @@ fn number_of(seen: &Seen<'_>, at: usize) -> Option<usize> {
     Some(talk.iter().take(step).filter(reads).count())
 }
 
+/// The requests of the conversation.
+pub(super) fn requests<'a>(seen: &Seen<'a>) -> impl Iterator<Item = &'a Request> + use<'a> {
+    seen.case.talk.iter().filter_map(|step| match step {
+        Step::Request { request, .. } => Some(request),
+        _ => None,
+    })
+}
+
 /// The request of the conversation, of all in its order, that a difference belongs to: that of its event, or that of which the
 /// lines tell. Nothing where it belongs to none.
 pub(super) fn asked_at(seen: &Seen<'_>) -> Option<usize> {
@@ -168,6 +187,7 @@ pub(super) fn asked_at(seen: &Seen<'_>) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::CaseFacts;
     use super::*;
     use crate::case::Case;
     use crate::compare::Difference;
@@ -209,6 +229,7 @@ mod tests {
         case.talk
             .extend([0, 0].map(|connection| Step::Read { connection }));
         let sides = [observed([200, 304]), observed([200, 200])];
+        let facts = CaseFacts::new(&case);
         let near = |place| {
             let difference = Difference {
                 class: "log: $uri".to_owned(),
@@ -218,7 +239,7 @@ mod tests {
             };
             let seen = Seen {
                 case: &case,
-                directives: &[],
+                facts: &facts,
                 difference: &difference,
                 sides: Some(&sides),
                 oracle: Version(1, 31, 0),

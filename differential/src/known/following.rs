@@ -99,6 +99,18 @@ pub(super) fn is_own(seen: &Seen<'_>, is_so: impl Fn(&Exchange<'_>) -> bool) -> 
     all.any(|(own, exchange)| Some(own) == at && is_so(&exchange))
 }
 
+/// True when an exchange of the case is so, whichever the difference belongs to: what tells of a connection at its end belongs to none.
+pub(super) fn any_exchange(seen: &Seen<'_>, is_so: impl Fn(&Exchange<'_>) -> bool) -> bool {
+    exchanges(seen).iter().any(|(_, exchange)| is_so(exchange))
+}
+
+/// True when a difference belongs to an exchange of this kind, or to one behind it; or to none.
+pub(super) fn is_behind(seen: &Seen<'_>, is_cause: impl Fn(&Exchange<'_>) -> bool) -> bool {
+    let at = asked_at(seen).unwrap_or(usize::MAX);
+    let mut all = exchanges(seen).into_iter();
+    all.any(|(own, exchange)| own <= at && is_cause(&exchange))
+}
+
 /// The requests of which both sides logged a line, in the order of the conversation.
 fn exchanges<'a>(seen: &Seen<'a>) -> Vec<(usize, Exchange<'a>)> {
     let Some([oracle, weir]) = seen.sides else {

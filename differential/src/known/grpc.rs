@@ -311,8 +311,19 @@ pub(super) const GRPC: &[Rule] = &[
                 && seen.difference.oracle.ends_with("103");
             let is_refused =
                 tells_of_client(seen) && any_pair(seen, |a, b| a.status == 502 && b.status != 502);
+            // A server that is taken for a failed one is not asked the next time.
+            let is_followed = || {
+                follows_in_order(seen, |exchange| {
+                    let last = |side: usize| {
+                        let all = value(exchange.lines[side], "upstream_status");
+                        all.rsplit(", ").next().unwrap_or_default().to_owned()
+                    };
+                    last(0) == "502" && last(1) != "502"
+                })
+            };
+            let is_reset = seen.is("event ") && any_events(seen, is_reset);
             seen.has("grpc_pass")
-                && (is_status || is_refused || (seen.is("event ") && any_events(seen, is_reset)))
+                && (is_status || is_refused || is_reset || is_followed())
                 && said(seen, |text| text.contains(":status: 103"))
         },
     },

@@ -280,12 +280,17 @@ fn tells_next_read(a: &Event, b: &Event) -> bool {
         (Event::Bytes(a), Event::Bytes(b)) => (last(a), last(b)),
         _ => return false,
     };
-    // Wherever the text has it.
-    let pairs = a.bytes().zip(b.bytes());
-    let at = pairs.take_while(|(a, b)| a == b).count();
-    let more = a.len().saturating_sub(b.len());
-    let number = a.get(at..at + more).unwrap_or("");
-    !number.is_empty()
-        && number.bytes().all(|byte| byte.is_ascii_digit())
-        && a.get(at + more..) == b.get(at..)
+    // Wherever the text has it, and however often.
+    let mut b = b.bytes().peekable();
+    let mut has_one = false;
+    for byte in a.bytes() {
+        if b.peek() == Some(&byte) {
+            b.next();
+        } else if byte.is_ascii_digit() {
+            has_one = true;
+        } else {
+            return false;
+        }
+    }
+    has_one && b.peek().is_none()
 }

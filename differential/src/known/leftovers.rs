@@ -1,8 +1,10 @@
 //! Choices about what is left of something else: of a response that an error page replaces, of a session that has ended.
 
-use super::evidence::{any_events, any_pair, has_field};
+use super::evidence::{any_events, any_pair, has_field, replaces_conditions, said};
 use super::{Reason, Rule};
 use crate::case::tree::Node;
+use crate::compare::DifferencePlace;
+use crate::observe::Observation;
 use crate::side::client::Event;
 
 /// In the order of `docs/compat.md`.
@@ -56,8 +58,31 @@ pub(super) const LEFTOVERS: &[Rule] = &[
             let is_added = !name.is_empty() && adds_header(&seen.case.http, name);
             (is_added || classes.iter().any(|class| seen.is(class)))
                 && seen.difference.weir.is_empty()
-                && seen.has("error_page")
+                && replaces_conditions(seen)
                 && has_field(seen, &["Range", "If-Match", "If-Unmodified-Since"])
+        },
+    },
+    Rule {
+        name: "fields-of-several-redirects",
+        text: "Where one `X-Accel-Redirect` follows another, what the last response said counts; nginx adds the fields of each, so that \
+               `Content-Disposition` or `Expires` stand there several times.",
+        reason: Reason::Rfc("RFC 9110, section 5.3: a header that is not a list appears once"),
+        before: None,
+        matches: |seen| {
+            let names = [
+                "Content-Disposition",
+                "Expires",
+                "Cache-Control",
+                "Accept-Ranges",
+            ];
+            let mut values = seen.difference.oracle.split(" | ");
+            let is_repeated =
+                values.clone().count() > 1 && values.all(|value| value == seen.difference.weir);
+            names
+                .iter()
+                .any(|name| seen.difference.class == format!("field {name}"))
+                && is_repeated
+                && said(seen, |text| text.contains("X-Accel-Redirect: "))
         },
     },
     Rule {
@@ -74,7 +99,7 @@ pub(super) const LEFTOVERS: &[Rule] = &[
                 "log: $sent_http_keep_alive",
             ];
             classes.iter().any(|class| seen.is(class))
-                && seen.has("error_page")
+                && replaces_conditions(seen)
                 && has_field(seen, &["Range", "If-Match", "If-Unmodified-Since"])
                 && any_events(seen, |a, b| matches!((a, b), (Event::Closed, Event::Kept)))
         },
@@ -119,7 +144,9 @@ pub(super) const LEFTOVERS: &[Rule] = &[
         matches: |seen| {
             let is_length = seen.is("behind: first line")
                 && seen.difference.oracle.starts_with("CONTENT_LENGTH: ");
-            seen.has("scgi_request_buffering") && (is_length || seen.is("behind: body"))
+            let is_longer = seen.is("behind: body")
+                && seen.difference.weir.starts_with(&seen.difference.oracle);
+            seen.has("scgi_request_buffering") && (is_length || is_longer)
         },
     },
     Rule {
@@ -127,7 +154,19 @@ pub(super) const LEFTOVERS: &[Rule] = &[
         text: "The order in which a request and its mirrors arrive.",
         reason: Reason::Chance("they run side by side"),
         before: None,
-        matches: |seen| seen.has("mirror") && seen.is("behind"),
+        matches: |seen| {
+            let DifferencePlace::Behind(number, _) = seen.difference.place else {
+                return false;
+            };
+            let sorted = |side: &Observation| {
+                let all = side.received.get(number).into_iter().flatten();
+                let mut all: Vec<_> = all.map(|one| (&one.head, &one.body)).collect();
+                all.sort();
+                format!("{all:?}")
+            };
+            let is_same = seen.sides.is_some_and(|[a, b]| sorted(a) == sorted(b));
+            seen.has("mirror") && is_same
+        },
     },
     Rule {
         name: "families-of-proxy-protocol",
@@ -149,9 +188,11 @@ pub(super) const LEFTOVERS: &[Rule] = &[
         before: None,
         matches: |seen| {
             let class = ["behind: body", "bytes"];
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
             !seen.case.stream.is_empty()
                 && seen.has("proxy_buffer_size")
                 && class.iter().any(|class| seen.difference.class == *class)
+                && (weir.starts_with(oracle.as_str()) || weir.is_empty())
         },
     },
     Rule {

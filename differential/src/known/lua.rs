@@ -27,15 +27,21 @@ pub(super) const LUA: &[Rule] = &[
     },
     Rule {
         name: "statuses-that-are-none",
-        text: "`ngx.status` above 999 is a 500, and an error in the log; nginx sends a status line that no client can read.",
-        reason: Reason::Rfc("RFC 9112, section 4: a status has three digits"),
+        text: "`ngx.status` above 999 is a 500, and an error in the log, and content with one below 200 has chunks; nginx sends a status \
+               line that no client can read, and content without a frame.",
+        reason: Reason::Rfc(
+            "RFC 9112, sections 4 and 6.3: a status has three digits, and content an end",
+        ),
         before: None,
         matches: |seen| {
             let is_none = |name: &str, value: &str| {
-                name == "status" && value.parse::<u64>().is_ok_and(|status| status > 999)
+                name == "status"
+                    && value
+                        .parse::<u64>()
+                        .is_ok_and(|status| !(200..=999).contains(&status))
             };
             let is_broken = |a: &Event, _: &Event| matches!(a, Event::Broken(why, _) if why.starts_with("no status line"));
-            is_of_traffic(seen)
+            (is_of_traffic(seen) || seen.is("bytes"))
                 && has_script(seen)
                 && (logged(seen, is_none) || any_events(seen, is_broken))
         },
@@ -69,7 +75,16 @@ pub(super) const LUA: &[Rule] = &[
         before: None,
         matches: |seen| {
             let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
-            let of_text = ["md5", "sha1", "crc32", "hmac", "base64", "escape_uri", "#"];
+            let of_text = [
+                "md5",
+                "sha1",
+                "crc32",
+                "hmac",
+                "base64",
+                "escape_uri",
+                "ngx.re.",
+                "#",
+            ];
             let of_object = ["(print", "({", ", print", ", {", "= print"];
             // What is made of the text of one.
             let is_made = of_text
@@ -178,7 +193,19 @@ pub(super) const LUA_CHANGES: &[Rule] = &[
         matches: |seen| {
             let both = [&seen.difference.oracle, &seen.difference.weir];
             let is_error = |text: &&String| text.contains("pcre") && text.contains("() failed");
-            seen.is("script: ngx.re.") && both.iter().all(is_error)
+            // Behind a text with a line break they are not told apart call by call.
+            let is_error_of = |line: &str| line.contains("pcre") && line.contains("() failed");
+            let is_text = |a: &Response, b: &Response| {
+                let [a, b] = [a, b].map(|one| String::from_utf8_lossy(&one.body).into_owned());
+                let lines = |text: &str| text.matches('\n').count();
+                let mut pairs = a.split('\n').zip(b.split('\n'));
+                a != b
+                    && lines(&a) == lines(&b)
+                    && pairs.all(|(a, b)| a == b || is_error_of(a) && is_error_of(b))
+            };
+            let follows = ["body", "log: $body_bytes_sent", "field Content-Length"];
+            let is_followed = follows.iter().any(|class| seen.is(class)) && any_pair(seen, is_text);
+            (seen.is("script: ngx.re.") && both.iter().all(is_error)) || is_followed
         },
     },
     Rule {
@@ -216,5 +243,8 @@ fn without_addresses(text: &str) -> String {
 
 /// True when the case has a script.
 fn has_script(seen: &Seen<'_>) -> bool {
-    seen.directives.iter().any(|name| name.contains("_by_lua"))
+    seen.facts
+        .directives()
+        .iter()
+        .any(|name| name.contains("_by_lua"))
 }

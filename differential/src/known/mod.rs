@@ -4,6 +4,7 @@
 //! itself has changed since an older oracle; Weir does as the newest one.
 
 mod caching;
+mod case_facts;
 mod changes;
 mod evidence;
 mod exchange;
@@ -18,9 +19,11 @@ mod page;
 mod passing;
 mod rules;
 mod seldom;
+mod sent_behind;
 mod sent_pages;
 mod tls;
 
+pub use case_facts::CaseFacts;
 pub use changes::CHANGES;
 pub use page::{page, write_page};
 
@@ -34,6 +37,7 @@ use lua::{LUA, LUA_CHANGES};
 use passing::PASSING;
 use rules::RULES;
 use seldom::SELDOM;
+use sent_behind::SENT_BEHIND;
 use sent_pages::SENT_PAGES;
 use tls::TLS;
 
@@ -77,8 +81,8 @@ pub enum Reason {
 pub struct Seen<'a> {
     /// The case.
     pub case: &'a Case,
-    /// Its directives ([`Case::directives`]): some hundred rules ask for them.
-    pub directives: &'a [String],
+    /// What is known of it.
+    pub facts: &'a CaseFacts<'a>,
     /// The difference.
     pub difference: &'a Difference,
     /// What both showed; nothing where a configuration was refused.
@@ -95,12 +99,15 @@ impl Seen<'_> {
 
     /// True when the case has this directive.
     pub fn has(&self, directive: &str) -> bool {
-        self.directives.iter().any(|name| name == directive)
+        self.facts.directives().iter().any(|name| name == directive)
     }
 
     /// True when a directive of the case has a name that ends so: `_cache`.
     pub fn has_ending(&self, end: &str) -> bool {
-        self.directives.iter().any(|name| name.ends_with(end))
+        self.facts
+            .directives()
+            .iter()
+            .any(|name| name.ends_with(end))
     }
 }
 
@@ -113,6 +120,7 @@ pub fn choices() -> impl Iterator<Item = &'static Rule> {
         .chain(FRAMES)
         .chain(TLS)
         .chain(PASSING)
+        .chain(SENT_BEHIND)
         .chain(SENT_PAGES)
         .chain(CACHING)
         .chain(GRPC)

@@ -1,12 +1,13 @@
 //! Choices of what is passed on: answers that are none, interim ones, content that nobody wants.
 
 use super::evidence::{
-    answers, any_events, any_of_case, any_pair, asked, is_of_line, is_of_traffic, logged,
+    answers, any_events, any_of_case, any_pair, has_page_for, is_of_line, is_of_traffic, logged,
     logged_with, said, sends_chunks, stores,
 };
+use super::exchange::{asked_at, requests};
 use super::following::follows_in_order;
 use super::{Reason, Rule, Seen};
-use crate::case::{Body, Step};
+use crate::case::Body;
 use crate::side::client::Event;
 use crate::side::reply::{Framing, Response};
 
@@ -115,24 +116,6 @@ pub(super) const PASSING: &[Rule] = &[
             let words = "client intended to send too large chunked body: ";
             let line = format!("{}{}", seen.difference.oracle, seen.difference.weir);
             seen.is("error log: ") && line.contains(words) && sends_chunks(seen)
-        },
-    },
-    Rule {
-        name: "length-of-a-suppressed-body",
-        text: "`proxy_pass_request_body off` and its equivalents omit the length of the body; nginx announces the body and \
-               does not send it.",
-        reason: Reason::Safety(
-            "an upstream server waits for the body, or takes the next request for it (RFC 9112, section 6.3)",
-        ),
-        before: None,
-        matches: |seen| {
-            let has_content = seen.case.talk.iter().any(
-                |step| matches!(step, Step::Request { request, .. } if request.body != Body::None),
-            );
-            is_of_traffic(seen)
-                && seen.has_ending("_pass_request_body")
-                && has_content
-                && asked(seen, announces_content)
         },
     },
     Rule {
@@ -251,7 +234,7 @@ pub(super) const PASSING: &[Rule] = &[
         name: "bodies-behind-error-pages",
         text: "If a response that an error page replaces is stored, it is read, and appears in variables; nginx stores only \
                its status.",
-        reason: Reason::Chance("a client sees the page"),
+        reason: Reason::Rfc("RFC 9111, section 3: it is the response that is stored"),
         before: None,
         matches: |seen| {
             let classes = [
@@ -354,8 +337,15 @@ pub(super) const PASSING: &[Rule] = &[
         reason: Reason::Safety("what is rejected is not trusted"),
         before: None,
         matches: |seen| {
-            (seen.is("log: $upstream_http_") || seen.is("log: $upstream_cookie_"))
-                && (seen.difference.weir.is_empty() || seen.difference.oracle.is_empty())
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
+            let is_logged = (seen.is("log: $upstream_http_") || seen.is("log: $upstream_cookie_"))
+                && (weir.is_empty() || oracle.is_empty());
+            // A field of the page may show one.
+            let text = seen.facts.text();
+            let is_shown = seen.is("field ")
+                && (text.contains("$upstream_http_") || text.contains("$upstream_cookie_"))
+                && oracle.starts_with(weir.trim_end());
+            (is_logged || is_shown)
                 && logged(seen, |name, value| {
                     name == "upstream_status" && value.contains("502")
                 })
@@ -363,14 +353,25 @@ pub(super) const PASSING: &[Rule] = &[
     },
     Rule {
         name: "connections-after-complete-responses",
-        text: "A complete response leaves the client's connection open, even if a FastCGI connection that was to be kept \
-               breaks; nginx closes it.",
+        text: "A response is complete with the empty record that ends its stream, and leaves the client's connection open, even if a FastCGI \
+               connection that was to be kept breaks then; nginx aborts it, or closes the client's connection.",
         reason: Reason::Rfc("RFC 9112, section 9.3"),
         before: None,
         matches: |seen| {
-            seen.is("event closed kept")
-                && seen.has("fastcgi_keep_conn")
-                && any_pair(seen, |a, b| a.status == b.status && !a.cut && !b.cut)
+            let classes = [
+                "event closed kept",
+                "cut true false",
+                "log: $request_completion",
+                "log: $sent_http_connection",
+            ];
+            // The empty record that ends what is sent has come, and not the one behind it.
+            let is_ended = said(seen, |text| text.contains("\u{1}\u{6}\0\u{1}\0\0"));
+            seen.has("fastcgi_keep_conn")
+                && classes.iter().any(|class| seen.is(class))
+                && any_pair(seen, |a, b| {
+                    let is_whole = !a.cut || is_ended && b.body.starts_with(&a.body);
+                    a.status == b.status && is_whole && !b.cut
+                })
         },
     },
     Rule {
@@ -380,9 +381,17 @@ pub(super) const PASSING: &[Rule] = &[
         before: None,
         matches: |seen| {
             let variable = seen.difference.class.strip_prefix("log: $").unwrap_or("");
+            // A page in its place has another status.
+            let has_page = seen.has("client_max_body_size") && has_page_for(&seen.case.http, "413");
+            let is_replaced = has_page
+                && asked_at(seen)
+                    .and_then(|at| requests(seen).nth(at))
+                    .is_some_and(|request| request.body != Body::None);
             ["request_length", "content_length", "request_body"].contains(&variable)
                 && logged_with(seen, variable, &seen.difference.oracle, |of| {
-                    of("status") == "413" || (of("status") == "400" && sends_chunks(seen))
+                    is_replaced
+                        || of("status") == "413"
+                        || (of("status") == "400" && sends_chunks(seen))
                 })
         },
     },
@@ -400,51 +409,12 @@ pub(super) const PASSING: &[Rule] = &[
         },
     },
     Rule {
-        name: "spaces-in-targets",
-        text: "A path built from variables for `proxy_pass` contains no space; nginx sends `GET /a b HTTP/1.1`.",
-        reason: Reason::Safety("a request target that a client can end (RFC 9112, section 3.2)"),
-        before: None,
-        matches: |seen| {
-            let line = |text: &str| text.split("\\r\\n").next().unwrap_or("").to_owned();
-            let (oracle, weir) = (line(&seen.difference.oracle), line(&seen.difference.weir));
-            let is_logged = seen.is("error log: parts of ")
-                && seen.difference.weir.replace("%20", " ")
-                    == seen.difference.oracle.replace("%20", " ");
-            is_logged
-                || (seen.is("behind: first line")
-                    && oracle.split(' ').count() > 3
-                    && weir == encoded(&oracle))
-        },
-    },
-    Rule {
-        name: "body-after-the-response",
-        text: "How much of a request body is still sent after the response has arrived, and whether the client's connection \
-               is reusable after that.",
-        reason: Reason::Chance("it depends on which comes first"),
-        before: None,
-        matches: |seen| {
-            let cut = |sides: &[crate::observe::Observation; 2]| {
-                sides
-                    .iter()
-                    .flat_map(|side| side.received.iter().flatten())
-                    .any(|one| one.cut)
-            };
-            let classes = [
-                "behind: body",
-                "behind: cut",
-                "event closed kept",
-                "event kept closed",
-            ];
-            classes.iter().any(|class| seen.is(class))
-                && seen.has_ending("_request_buffering")
-                && seen.sides.is_some_and(cut)
-        },
-    },
-    Rule {
         name: "error-page-after-accel-redirect",
-        text: "The error page after an `X-Accel-Redirect` does not have the charset and the freshness lifetime of the \
-               response that named the path; nginx keeps them.",
-        reason: Reason::Rfc("RFC 9110, section 8.3: the type is that of the content"),
+        text: "The error page after an `X-Accel-Redirect` does not have the charset, the freshness lifetime and the \
+               `Content-Disposition` of the response that named the path; nginx keeps them.",
+        reason: Reason::Rfc(
+            "RFC 9110, section 8.3: the type is that of the content; RFC 6266, section 4: an error is not the attachment",
+        ),
         before: None,
         matches: |seen| {
             let begin = format!("{}; charset=", seen.difference.weir);
@@ -457,7 +427,11 @@ pub(super) const PASSING: &[Rule] = &[
                 && any_pair(seen, |a, b| {
                     a.status == b.status && (a.status >= 400 || seen.has("error_page"))
                 });
-            (is_charset || is_lifetime) && said(seen, |text| text.contains("X-Accel-Redirect: "))
+            let is_disposition = seen.is("field Content-Disposition missing")
+                && seen.has("error_page")
+                && any_pair(seen, |a, b| a.status == b.status);
+            (is_charset || is_lifetime || is_disposition)
+                && said(seen, |text| text.contains("X-Accel-Redirect: "))
         },
     },
     Rule {
@@ -471,37 +445,6 @@ pub(super) const PASSING: &[Rule] = &[
                 && said(seen, |text| {
                     text.to_ascii_lowercase().contains("accept-ranges: ")
                 })
-        },
-    },
-    Rule {
-        name: "body-without-framing",
-        text: "With `proxy_request_buffering off`, a chunked body that arrives completely with its header is sent in \
-               chunks; nginx sends it with neither a length nor chunks.",
-        reason: Reason::Safety("a body that is taken for the next request (RFC 9112, section 6.3)"),
-        before: None,
-        matches: |seen| {
-            let classes = [
-                "behind: framing none chunked",
-                "behind: field Transfer-Encoding added",
-                "behind: body",
-                "log: $request_body",
-            ];
-            sends_chunks(seen)
-                && seen.has_ending("_request_buffering")
-                && classes.iter().any(|class| seen.is(class))
-        },
-    },
-    Rule {
-        name: "connections-with-extra-data",
-        text: "An upstream connection on which data follows the response to HEAD is not reused; nginx takes the data for \
-               the next response if it arrives late enough.",
-        reason: Reason::Safety("a response that another client gets"),
-        before: None,
-        matches: |seen| {
-            let has_head = seen.case.talk.iter().any(
-                |step| matches!(step, Step::Request { request, .. } if request.method == "HEAD"),
-            );
-            has_head && seen.is("behind: fresh false true")
         },
     },
     Rule {
@@ -543,26 +486,5 @@ fn is_101(name: &str, value: &str) -> bool {
 fn was_silent(seen: &Seen<'_>) -> bool {
     any_events(seen, |a, b| {
         matches!((a, b), (Event::Silent(_), Event::Response(_)))
-    })
-}
-
-/// True when a head says that there is content.
-fn announces_content(head: &str) -> bool {
-    let lengths = head.split("\r\n").filter_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        let is_length = ["Content-Length", "CONTENT_LENGTH"].contains(&name);
-        is_length.then(|| value.trim().to_owned())
-    });
-    let mut lengths = lengths;
-    lengths.any(|value| !value.is_empty() && value != "0")
-}
-
-/// A request line whose target has its spaces encoded.
-fn encoded(line: &str) -> String {
-    let parts = line
-        .split_once(' ')
-        .and_then(|(method, rest)| Some((method, rest.rsplit_once(' ')?)));
-    parts.map_or_else(String::new, |(method, (target, version))| {
-        format!("{method} {} {version}", target.replace(' ', "%20"))
     })
 }

@@ -148,7 +148,20 @@ pub(super) const RULES: &[Rule] = &[
                 "log: $body_bytes_sent",
                 "log: $request_completion",
             ];
+            // Of a response that the client did not read to its end, or that has no head, only the log tells.
+            let is_unread = seen.is("log: $sent_http_content_length")
+                && seen.difference.oracle.is_empty()
+                && any_events(seen, |a, b| {
+                    let is_none = |event: &Event| match event {
+                        Event::Response(response) => response.status == 9,
+                        Event::Silent(_) | Event::Bytes(_) => true,
+                        Event::Reset(_) | Event::GoAway(..) => true,
+                        _ => false,
+                    };
+                    is_none(a) && is_none(b)
+                });
             framing
+                || is_unread
                 || (follows.iter().any(|class| seen.is(class))
                     && any_pair(seen, |a, b| {
                         a.field("Content-Length").is_none()
@@ -210,12 +223,24 @@ pub(super) const RULES: &[Rule] = &[
             let fastcgi = seen.has("fastcgi_pass")
                 && classes.iter().any(|class| seen.is(class))
                 && any_events(seen, is_one);
+            let is_short = |response: &Response| {
+                let length = response
+                    .field("Content-Length")
+                    .and_then(|text| text.parse().ok());
+                response.cut || length.is_some_and(|length: usize| length > response.body.len())
+            };
             let logged = seen.has("fastcgi_pass")
                 && seen.is("log: $request_completion")
-                && seen.difference.oracle == "OK";
+                && seen.difference.oracle == "OK"
+                && any_pair(seen, |_, b| is_short(b));
             let told = seen.has("fastcgi_pass")
                 && seen.is("error log: added [error] upstream prematurely closed connection");
-            both || fastcgi || logged || told
+            // It is not stored either.
+            let is_cut = |_: &Event, b: &Event| matches!(b, Event::Response(b) if b.cut);
+            let stored = seen.has("fastcgi_store")
+                && (seen.is("files") || seen.is("file "))
+                && any_events(seen, is_cut);
+            both || fastcgi || logged || told || stored
         },
     },
     Rule {
@@ -250,6 +275,9 @@ pub(super) const RULES: &[Rule] = &[
                 "log: $sent_http_transfer_encoding",
                 "log: $sent_http_content_length",
                 "log: $sent_http_content_type",
+                // A part has a length, which an old client's connection can be kept for.
+                "log: $sent_http_connection",
+                "event closed kept",
             ];
             let is_added = seen.is("field Accept-Ranges added")
                 && seen.difference.weir == "bytes"
@@ -322,7 +350,7 @@ pub(super) const RULES: &[Rule] = &[
             let classes = ["event closed ", "log: "];
             classes.iter().any(|class| seen.is(class))
                 && seen.has("charset")
-                && crate::case::text::print(seen.case).contains("charset $")
+                && seen.facts.text().contains("charset $")
                 && any_events(seen, |a, b| {
                     matches!((a, b), (Event::Closed, Event::Response(_)))
                 })
@@ -356,10 +384,11 @@ pub(super) const RULES: &[Rule] = &[
             seen.has("try_files")
                 && (seen.is("event silent 2")
                     || (follows.iter().any(|class| seen.is(class))
-                        && seen.sides.is_some_and(|[a, _]| {
-                            a.events
-                                .iter()
-                                .any(|(_, event)| matches!(event, Event::Silent(_)))
+                        && any_events(seen, |a, b| match (a, b) {
+                            (Event::Silent(_), Event::Response(b)) => {
+                                (200..300).contains(&b.status)
+                            }
+                            _ => false,
                         })))
         },
     },
@@ -380,7 +409,7 @@ pub(super) const RULES: &[Rule] = &[
                     a.status == b.status && said(a) == "keep-alive" && said(b) == "close"
                 });
             (seen.has("keepalive_timeout") || seen.has("keepalive_requests"))
-                && (is_said || is_followed || seen.is("event kept closed"))
+                && (is_said || is_followed)
         },
     },
     Rule {

@@ -1,10 +1,13 @@
 //! Choices of what is seldom configured: files that requests write, heads of applications, names, and what a variable shows before
 //! there is a response.
 
-use super::evidence::{any_events, any_pair, given, is_of_traffic, logged, said};
-use super::exchange::asked_at;
+use super::evidence::{any_events, any_pair, counts_differ, given, is_of_traffic, logged, said};
+use super::exchange::{asked_at, is_of_subrequest, line, requests, value};
+use super::following::{Exchange, any_exchange, is_behind, is_own};
 use super::{Reason, Rule, Seen};
 use crate::case::{Body, Request, Step};
+use crate::compare::DifferencePlace;
+use crate::observe::CONNECTION;
 use crate::side::client::Event;
 use crate::side::reply::Response;
 
@@ -20,9 +23,14 @@ pub(super) const SELDOM: &[Rule] = &[
             let Some(name) = seen.difference.class.strip_prefix("log: $") else {
                 return false;
             };
-            let of_response = name.starts_with("sent_http_")
-                || ["request_completion", "body_bytes_sent"].contains(&name);
-            of_response && uses(seen, name)
+            // What nginx remembers is from before there was a response: nothing, or another word for the connection.
+            let is_early = match name {
+                "request_completion" => seen.difference.oracle.is_empty(),
+                "body_bytes_sent" => seen.difference.oracle == "0",
+                "sent_http_connection" => true,
+                name => name.starts_with("sent_http_") && seen.difference.oracle.is_empty(),
+            };
+            is_early && uses(seen, name)
         },
     },
     Rule {
@@ -41,8 +49,10 @@ pub(super) const SELDOM: &[Rule] = &[
             ];
             let is_one = |a: &Response, b: &Response| {
                 let has = |response: &Response, word: &str| {
-                    let trailers = response.trailers.iter().map(|(_, value)| value.as_bytes());
-                    let mut texts = trailers.chain([response.body.as_slice()]);
+                    let fields = response.fields.iter().chain(&response.trailers);
+                    let fields = fields.filter(|(name, _)| name != "Connection");
+                    let fields = fields.map(|(_, value)| value.as_bytes());
+                    let mut texts = fields.chain([response.body.as_slice()]);
                     texts.any(|text| crate::case::fill::find(text, word.as_bytes()).is_some())
                 };
                 has(a, "close") && has(b, "keep-alive") || has(a, "keep-alive") && has(b, "close")
@@ -68,25 +78,49 @@ pub(super) const SELDOM: &[Rule] = &[
     },
     Rule {
         name: "lines-of-subrequests",
-        text: "With `log_subrequest`, the line of a subrequest has the length of the client's request, says `OK` if the response was, and has \
-               no length that no client was sent.",
-        reason: Reason::Chance("a subrequest is neither received nor sent on its own"),
+        text: "With `log_subrequest`, what the line of a subrequest shows of a header, which no client is sent, and how much of the body of all had \
+               been sent by then.",
+        reason: Reason::Safety("a log that names what no client got misleads"),
         before: None,
         matches: |seen| {
-            let classes = [
-                "log: $request_length",
-                "log: $request_completion",
-                "log: $sent_http_content_length",
-                "log: $sent_http_content_type",
-                "log: $body_bytes_sent",
-            ];
-            seen.has("log_subrequest") && classes.iter().any(|class| seen.is(class))
+            let DifferencePlace::Lines(oracle, weir) = seen.difference.place else {
+                return false;
+            };
+            seen.has("log_subrequest")
+                && is_of_subrequest(seen, 0, oracle)
+                && is_of_subrequest(seen, 1, weir)
+                && (seen.is("log: $sent_http_") || seen.is("log: $body_bytes_sent"))
+        },
+    },
+    Rule {
+        name: "values-of-subrequests",
+        text: "With `log_subrequest`, the line of the client's request has its own values; nginx's has those of the subrequest that was logged \
+               before, where a variable is remembered: it says of none that it was complete, and names another type or length.",
+        reason: Reason::Safety("a log by what was not sent misleads"),
+        before: None,
+        matches: |seen| {
+            let DifferencePlace::Lines(own, _) = seen.difference.place else {
+                return false;
+            };
+            let Some(name) = seen.difference.class.strip_prefix("log: $") else {
+                return false;
+            };
+            let of =
+                |number: usize, name: &str| line(seen, 0, number).map(|line| value(line, name));
+            let is_before = |number: usize| {
+                let names = [CONNECTION, "connection_requests", name];
+                names.iter().all(|name| of(number, name) == of(own, name))
+            };
+            seen.has("log_subrequest")
+                && (name == "request_completion" || name.starts_with("sent_http_"))
+                && !is_of_subrequest(seen, 0, own)
+                && (0..own).any(is_before)
         },
     },
     Rule {
         name: "sizes-of-heads-in-records",
         text: "`fastcgi_buffer_size` counts the header; nginx counts the records that it comes in, with their padding.",
-        reason: Reason::Chance("a server divides and pads its records as it likes"),
+        reason: Reason::Rfc("the FastCGI specification, section 3.3: padding is ignored"),
         before: None,
         matches: |seen| {
             seen.has("fastcgi_buffer_size")
@@ -105,6 +139,22 @@ pub(super) const SELDOM: &[Rule] = &[
                 && seen.difference.weir.is_empty()
                 && seen.has("alias")
                 && seen.has("rewrite")
+        },
+    },
+    Rule {
+        name: "fallbacks-with-alias",
+        text: "The last argument of `try_files` is the path that it spells, also with `alias`; nginx removes the location's name from one with \
+               variables, and goes on with a path that does not begin with `/`.",
+        reason: Reason::Safety("such a path is in no location, and passes the rules of all"),
+        before: None,
+        matches: |seen| {
+            let is_one = |exchange: &Exchange<'_>| !exchange.logged("uri").starts_with('/');
+            // What Weir answers may end the connection.
+            let is_ended = seen.is("event kept closed") && any_exchange(seen, is_one);
+            seen.has("try_files")
+                && seen.has("alias")
+                && is_of_traffic(seen)
+                && (is_own(seen, is_one) || is_ended)
         },
     },
     Rule {
@@ -174,6 +224,63 @@ pub(super) const SELDOM: &[Rule] = &[
                     fields.any(|(name, value)| name == "Destination" && is_odd(value))
                 })
                 && (is_of_traffic(seen) || seen.is("files"))
+        },
+    },
+    Rule {
+        name: "files-without-content",
+        text: "A PUT without content makes an empty file; nginx says 500.",
+        reason: Reason::Rfc("RFC 9110, section 9.3.4: it replaces the state by what it encloses"),
+        before: None,
+        matches: |seen| {
+            let is_one = |request: &Request| request.method == "PUT" && request.body == Body::None;
+            let is_made = any_pair(seen, |a, b| a.status == 500 && b.status != 500);
+            let is_stored = seen.is("files") || seen.is("file ");
+            seen.has("dav_methods")
+                && of_exchange(seen, is_one)
+                && (is_stored || (is_of_traffic(seen) && is_made))
+        },
+    },
+    Rule {
+        name: "etags-of-recoded-text",
+        text: "Text that `source_charset` and `charset` recode has a weak `ETag`; nginx leaves it strong.",
+        reason: Reason::Rfc("RFC 9110, section 8.8.1: other bytes have another strong validator"),
+        before: None,
+        matches: |seen| {
+            (seen.is("field ETag") || seen.is("log: $sent_http_etag"))
+                && seen.has("source_charset")
+                && seen.difference.weir == format!("W/{}", seen.difference.oracle)
+        },
+    },
+    Rule {
+        name: "characters-of-recoded-text",
+        text: "A byte that is not in a `charset_map` becomes `?`, and a character behind an incomplete sequence stays; nginx leaves such bytes \
+               where no other one needs several, drops the character, or never ends the response.",
+        reason: Reason::Safety(
+            "text in another charset than it says, or that lacks a quote, is read as something else (Unicode Technical Report 36, section 3)",
+        ),
+        before: None,
+        matches: |seen| {
+            let plain = |response: &Response| {
+                let bytes = response.body.iter();
+                bytes
+                    .copied()
+                    .filter(u8::is_ascii_alphanumeric)
+                    .collect::<Vec<_>>()
+            };
+            let is_one = |a: &Event, b: &Event| match (a, b) {
+                (Event::Response(a), Event::Response(b)) => {
+                    let mut rest = plain(b).into_iter();
+                    let is_part = plain(a).iter().all(|byte| rest.any(|other| other == *byte));
+                    a.status == b.status && a.body != b.body && is_part
+                }
+                // It may send more than there is.
+                (Event::Bytes(_), Event::Kept) => true,
+                (Event::Silent(_), Event::Response(b)) => {
+                    b.status == 200 && b.field("Content-Type").is_some()
+                }
+                _ => false,
+            };
+            seen.has("source_charset") && is_of_traffic(seen) && any_events(seen, is_one)
         },
     },
     Rule {
@@ -255,7 +362,7 @@ pub(super) const SELDOM: &[Rule] = &[
         reason: Reason::Chance("it depends on what one read brings"),
         before: None,
         matches: |seen| {
-            let text = crate::case::text::print(seen.case);
+            let text = seen.facts.text();
             seen.is("field ")
                 && seen.difference.weir.len() > seen.difference.oracle.len()
                 && text.contains("upstream_trailer_")
@@ -270,7 +377,7 @@ pub(super) const SELDOM: &[Rule] = &[
         matches: |seen| {
             let is_one =
                 |a: &Event, b: &Event| matches!((a, b), (Event::Closed, Event::Response(_)));
-            let text = crate::case::text::print(seen.case);
+            let text = seen.facts.text();
             let follows = ["event closed ", "log: "];
             let is_closed = follows.iter().any(|class| seen.is(class)) && any_events(seen, is_one);
             seen.has("map") && text.contains("\"$1 ") && (is_closed || seen.is("field "))
@@ -293,8 +400,9 @@ pub(super) const SELDOM: &[Rule] = &[
     },
     Rule {
         name: "slice-ranges-in-logs",
-        text: "Which slice `$slice_range` shows when the log is written: the first one; with nginx the next one, or none.",
-        reason: Reason::Chance("no slice is current then"),
+        text: "`$slice_range` in the log is the first slice that was asked for; with nginx the one behind the last, which nothing has asked \
+               for, or none.",
+        reason: Reason::Safety("a log that names what was not asked for misleads"),
         before: None,
         matches: |seen| seen.is("log: $slice_range") && seen.has("slice"),
     },
@@ -305,16 +413,35 @@ pub(super) const SELDOM: &[Rule] = &[
         reason: Reason::Chance("an aborted response may end anywhere"),
         before: None,
         matches: |seen| {
-            let is_cut = |a: &Event, b: &Event| match (a, b) {
-                (Event::Response(a), Event::Closed) => a.cut || a.body.is_empty(),
-                (Event::Response(a), Event::Response(b)) => a.cut || b.cut,
-                (Event::Closed, _) | (Event::Silent(_), Event::Response(_)) => true,
+            // An end that no client takes for a complete response.
+            let is_end = |event: &Event| match event {
+                Event::Closed | Event::Silent(_) => true,
+                Event::Response(response) => response.cut || response.status >= 500,
                 _ => false,
             };
+            // A slice more or less that was asked for changes what the server behind answers from then on.
+            let is_given_up = |exchange: &Exchange<'_>| {
+                let is_replaced = ["412", "416"].contains(&exchange.logged("status"));
+                !exchange.logged("upstream_status").is_empty()
+                    && (is_replaced || exchange.logged("request_completion").is_empty())
+            };
+            let is_followed = || counts_differ(seen) && is_behind(seen, is_given_up);
+            // The header of a response to HEAD is complete, whatever becomes of the slices that nobody gets.
+            let is_head = || {
+                let classes = [
+                    "event closed kept",
+                    "log: $request_completion",
+                    "log: $sent_http_connection",
+                ];
+                classes.iter().any(|class| seen.is(class))
+                    && of_exchange(seen, |request| request.method == "HEAD")
+            };
             seen.has("slice")
-                && given(seen, |status, _| status != 200)
                 && is_of_traffic(seen)
-                && any_events(seen, is_cut)
+                && (given(seen, |status, _| status != 200)
+                    && any_events(seen, |a, b| is_end(a) && is_end(b))
+                    || is_followed()
+                    || is_head())
         },
     },
     Rule {
@@ -331,18 +458,20 @@ pub(super) const SELDOM: &[Rule] = &[
                 "behind: framing length none",
                 "behind: cut true false",
             ];
-            let has_content = requests(seen).any(|request| request.body != Body::None);
-            seen.has("auth_request") && has_content && classes.iter().any(|class| seen.is(class))
+            // The server behind waits for it, and nginx for its answer.
+            let is_cut = seen.sides.is_some_and(|[oracle, _]| {
+                let mut received = oracle.received.iter().flatten();
+                received.any(|one| one.cut)
+            });
+            let is_waiting =
+                |a: &Event, b: &Event| matches!((a, b), (Event::Silent(_), Event::Response(_)));
+            let is_followed = is_cut && is_of_traffic(seen) && any_events(seen, is_waiting);
+            seen.has("auth_request")
+                && of_exchange(seen, |request| request.body != Body::None)
+                && (is_followed || classes.iter().any(|class| seen.is(class)))
         },
     },
 ];
-
-fn requests<'a>(seen: &Seen<'a>) -> impl Iterator<Item = &'a Request> + use<'a> {
-    seen.case.talk.iter().filter_map(|step| match step {
-        Step::Request { request, .. } => Some(request),
-        _ => None,
-    })
-}
 
 /// True when the request that the difference belongs to is so; of any, where it belongs to the case.
 fn of_exchange(seen: &Seen<'_>, is_so: impl Fn(&Request) -> bool) -> bool {
@@ -371,6 +500,6 @@ fn is_incomplete_hello(bytes: &[u8]) -> bool {
 
 /// True when the configuration uses a variable.
 fn uses(seen: &Seen<'_>, name: &str) -> bool {
-    let text = crate::case::text::print(seen.case);
+    let text = seen.facts.text();
     text.contains(&format!("${name}")) || text.contains(&format!("${{{name}}}"))
 }

@@ -1,7 +1,8 @@
 //! Choices of the content of pages, and of what the access log tells of a response that was sent.
 
-use super::evidence::{any_pair, said};
+use super::evidence::{any_events, any_pair, said};
 use super::{Reason, Rule};
+use crate::side::client::Event;
 use crate::side::reply::{Framing, Response};
 
 /// In the order of `docs/compat.md`.
@@ -24,6 +25,29 @@ pub(super) const SENT_PAGES: &[Rule] = &[
                 && seen.has("ssi")
                 && seen.has("add_after_body")
                 && any_pair(seen, moved)
+        },
+    },
+    Rule {
+        name: "parts-that-break-off",
+        text: "A page one of whose parts (`add_after_body`, `add_before_body`, SSI) breaks off breaks off as well; nginx ends it as if it were \
+               complete.",
+        reason: Reason::Rfc("RFC 9112, section 8: an incomplete message must be recognisable"),
+        before: None,
+        matches: |seen| {
+            let classes = [
+                "cut false true",
+                "event kept closed",
+                "body",
+                "log: $request_completion",
+                "log: $sent_http_connection",
+                "log: $body_bytes_sent",
+            ];
+            let parts = ["add_after_body", "add_before_body", "ssi"];
+            parts.iter().any(|name| seen.has(name))
+                && classes.iter().any(|class| seen.is(class))
+                && any_pair(seen, |a, b| {
+                    a.status == b.status && !a.cut && b.cut && a.body.starts_with(&b.body)
+                })
         },
     },
     Rule {
@@ -84,10 +108,15 @@ pub(super) const SENT_PAGES: &[Rule] = &[
         matches: |seen| {
             let weir = seen.difference.weir.as_str();
             seen.is("log: $sent_http_connection")
-                && any_pair(seen, |a, b| {
-                    let is_sent = |one: &Response| one.field("Connection") == Some(weir);
-                    // Where it broke off, the connection ended.
-                    (is_sent(a) && is_sent(b)) || (a.cut && b.cut && weir == "close")
+                && any_events(seen, |a, b| match (a, b) {
+                    (Event::Response(a), Event::Response(b)) => {
+                        let is_sent = |one: &Response| one.field("Connection") == Some(weir);
+                        // Where it broke off, the connection ended.
+                        (is_sent(a) && is_sent(b)) || (a.cut && b.cut && weir == "close")
+                    }
+                    // Or the client left in the middle of it.
+                    (Event::Silent(_), Event::Silent(_)) => weir == "close",
+                    _ => false,
                 })
         },
     },

@@ -27,6 +27,7 @@ pub fn serve_cached<'a>(
     settings: SettingsRef,
     source: &'static CachedProtocol,
 ) -> HandlerStep<'a> {
+    request.upstream.enter_location();
     if !settings.cache.is_on() {
         if is_of_member(request) {
             return answer_nothing(request).into();

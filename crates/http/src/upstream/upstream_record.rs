@@ -21,6 +21,8 @@ pub struct UpstreamRecord {
     pub trailers: Fields,
     /// `http://` and the like, for the error log; empty until a server has been chosen.
     pub scheme: &'static str,
+    /// An internal redirect has left the location whose exchanges these were, and none has begun since.
+    pub is_left: bool,
     /// The requested path, for the error log.
     pub target: Vec<u8>,
     /// The cache status; `None` if there is no cache.
@@ -122,6 +124,20 @@ impl RecordSlot {
         self.0.get_or_insert_with(take_record)
     }
 
+    /// An internal redirect leaves the location whose exchanges these were.
+    pub(crate) fn leave_location(&mut self) {
+        if let Some(record) = &mut self.0 {
+            record.is_left = true;
+        }
+    }
+
+    /// A location passes the request on.
+    pub(crate) fn enter_location(&mut self) {
+        if let Some(record) = &mut self.0 {
+            record.is_left = false;
+        }
+    }
+
     /// Takes over the record of an exchange that ran on another request.
     pub(crate) fn absorb_record(&mut self, mut other: RecordSlot) {
         let Some(before) = &self.0 else {
@@ -155,6 +171,7 @@ impl UpstreamRecord {
         self.trailers.clear();
         self.target.clear();
         self.scheme = "";
+        self.is_left = false;
         self.cache = None;
         self.cache_age_s = None;
         self.cache_reason.clear();
@@ -213,6 +230,7 @@ impl UpstreamRecord {
         }
         self.trailers.clear();
         self.scheme = "";
+        self.is_left = false;
     }
 
     /// Starts a try.

@@ -255,8 +255,11 @@ fn request_body_file(request: &mut Request, out: &mut Vec<u8>) -> bool {
     )
 }
 
-/// The bytes of the head, and of the body as far as it has been received.
+/// The bytes of the head, and of the body as far as it has been received. A subrequest is not received, so it has none.
 fn request_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    if request.is_subrequest() {
+        return number(0, out);
+    }
     number(
         request.head.wire.size() as u64 + request.body.bytes_taken(),
         out,

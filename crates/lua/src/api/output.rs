@@ -7,6 +7,7 @@ use super::arguments::bad;
 use super::called::{answer, end_with};
 use super::{CallResult, NativeTable};
 use crate::buffering;
+use crate::chunk::ScriptKind;
 use crate::luajit::stack::LuaType;
 use crate::luajit::{LuaError, LuaStack, LuaValue, NativeReturn, fail};
 use crate::operation::YieldOperation;
@@ -236,7 +237,18 @@ fn exit(stack: &LuaStack) -> CallResult {
     if !matches!(code, -1 | 408 | 444 | 499) {
         need_no_captures()?;
     }
-    end_with(YieldOperation::Exit(code))
+    // These two run to their end, as with nginx, and the code counts then.
+    let runs_on = scope::with(|scope| {
+        let runs_on = matches!(scope.kind, ScriptKind::HeaderFilter | ScriptKind::Balancer);
+        if runs_on {
+            scope.later_exit.set(Some(code));
+        }
+        runs_on
+    })?;
+    match runs_on {
+        true => super::NONE,
+        false => end_with(YieldOperation::Exit(code)),
+    }
 }
 
 /// Fails while light threads wait for subrequests: those would be left without their parent.

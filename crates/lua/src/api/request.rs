@@ -181,29 +181,25 @@ pub(super) fn as_arguments(args: &[u8]) -> Vec<u8> {
     escaped(args, |byte| byte <= b' ' || byte == 0x7f)
 }
 
+/// Refuses an argument that is there and not a boolean.
+fn need_boolean(stack: &LuaStack, at: i32) -> Result<(), LuaError> {
+    if stack.top() >= at && stack.type_at(at) != LuaType::Boolean {
+        let kind = stack.type_at(at).name();
+        return bad(stack, at, &format!("boolean expected, got {kind}"));
+    }
+    Ok(())
+}
+
 /// `ngx.req.set_uri(uri, jump, binary)`. With `jump` the location is looked up again, like `rewrite
 /// … last`; only rewrite scripts can do that.
 fn set_uri(stack: &LuaStack) -> CallResult {
     count(stack, 1..=3, "1, 2 or 3 arguments")?;
     let path = text(stack, 1)?;
-    for at in 2..=stack.top() {
-        if stack.type_at(at) != LuaType::Boolean {
-            let kind = stack.type_at(at).name();
-            return bad(stack, at, &format!("boolean expected, got {kind}"));
-        }
-    }
-    let jump = stack.boolean(2);
     if path.is_empty() {
         return fail("attempt to use zero-length uri");
     }
-    let kind = scope::with(|scope| scope.kind)?;
-    use crate::chunk::ScriptKind as Script;
-    if jump && !matches!(kind, Script::ServerRewrite | Script::Rewrite) {
-        return fail(kind.refusal());
-    }
-    if jump {
-        super::output::need_no_captures()?;
-    }
+    // In nginx's order: the path is judged between the two.
+    need_boolean(stack, 3)?;
     // With `binary` the path may contain any byte.
     if !stack.boolean(3)
         && let Some(bad) = path.iter().find(|byte| is_unsafe(**byte))
@@ -212,6 +208,16 @@ fn set_uri(stack: &LuaStack) -> CallResult {
             "unsafe byte \"0x{bad:02x}\" in uri \"{}\" (maybe you want to set the 'binary' argument?)",
             printable_path(&path).as_bstr()
         ));
+    }
+    need_boolean(stack, 2)?;
+    let jump = stack.boolean(2);
+    let kind = scope::with(|scope| scope.kind)?;
+    use crate::chunk::ScriptKind as Script;
+    if jump && !matches!(kind, Script::ServerRewrite | Script::Rewrite) {
+        return fail(kind.refusal());
+    }
+    if jump {
+        super::output::need_no_captures()?;
     }
     scope::with_request(|request| {
         // The text is a decoded path as a whole, even a `?`. It is escaped where it is sent.
@@ -393,8 +399,9 @@ pub(super) fn was_read(request: &mut Request) -> bool {
     });
     // A handler that is not a script has read the body by the time the response is filtered or
     // logged.
-    later.unwrap_or(false) && request.conf::<HttpScripts>().content.is_none()
-        || request.body.length() > 0
+    let later = later.unwrap_or(false);
+    later && request.conf::<HttpScripts>().content.is_none()
+        || !later && request.body.length() > 0
         || request.is_subrequest()
         || request.conf::<HttpScripts>().need_request_body
         || request.state::<BodyRead>().is_some()

@@ -373,7 +373,10 @@ fn set_status(stack: &LuaStack) -> CallResult {
 /// `ngx.headers_sent`.
 fn headers_sent(stack: &LuaStack) -> CallResult {
     scope::with_request(|_| ())?;
-    let sent = scope::with(|scope| scope.head_sent.get())?;
+    // What filters a body comes behind the head.
+    let sent = scope::with(|scope| {
+        scope.head_sent.get() || scope.kind == crate::chunk::ScriptKind::BodyFilter
+    })?;
     stack.push_boolean(sent);
     super::ONE
 }
@@ -411,16 +414,20 @@ fn redirect(stack: &LuaStack) -> CallResult {
 /// `ngx.exec(uri, args)`: an internal redirect. It does not return.
 fn exec(stack: &LuaStack) -> CallResult {
     let target = text(stack, 1)?;
-    let more = optional_text(stack, 2)?;
-    super::called::need_request_control()?;
     if target.is_empty() {
         return fail("The uri argument is empty");
     }
+    super::called::need_request_control()?;
+    super::output::need_no_captures()?;
+    let is_named = target.starts_with(b"@");
+    if !is_named && internal_uri(&target).is_none() {
+        return fail("unsafe uri");
+    }
+    let more = optional_text(stack, 2)?;
     if scope::with(|scope| scope.head_sent.get())? {
         return fail("attempt to call ngx.exec after sending out response headers");
     }
-    super::output::need_no_captures()?;
-    if target.starts_with(b"@") {
+    if is_named {
         // A named location has no arguments of its own: it keeps the request's.
         let end = target.find_byte(b'?').unwrap_or(target.len());
         let target = &target[..end];

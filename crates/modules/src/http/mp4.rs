@@ -177,6 +177,11 @@ async fn answer(request: &mut Request, path: &[u8], found: OpenFile) -> HandlerO
     let outcome = file_response::respond_with_file(request, found);
     if let Some((part, file)) = part {
         let length = part.data.end - part.data.start;
+        // What is sent has a length of its own, and so a tag of its own, as in nginx.
+        if let (Some(modified), true) = (request.out.last_modified, request.core().etag) {
+            let sent = part.head.len() as u64 + length;
+            proto::etag::write_file(modified, sent, request.out.new_etag());
+        }
         let data = BodyChunk::File(FileRange {
             file,
             offset: part.data.start,

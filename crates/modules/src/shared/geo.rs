@@ -243,8 +243,10 @@ struct GeoReader {
     values: Vec<BString>,
     /// To find a value that exists already.
     value_ids: HashMap<BString, ValueId>,
-    /// The value of addresses in no network.
+    /// After `ranges`, the value of addresses in none of them. Without, it is that of the whole of a family.
     default: Option<ValueId>,
+    /// A network, or a `default` without `ranges`, has been read, or one was to be deleted.
+    has_network: bool,
     v4: NetworkValues<u32>,
     v6: NetworkValues<u128>,
     /// After `ranges`, the ranges so far.
@@ -258,10 +260,7 @@ impl GeoReader {
             (b"ranges", []) => {
                 // Without ranges a `default` is a network like any other, so it cannot come first
                 // either, as in nginx. Repeating `ranges` is harmless.
-                if !self.v4.is_empty()
-                    || !self.v6.is_empty()
-                    || self.default.is_some() && self.mode == GeoMode::Networks
-                {
+                if self.mode == GeoMode::Networks && self.has_network {
                     let message =
                         "the \"ranges\" directive must be the first directive inside \"geo\" block";
                     return Err(entry.error(message));
@@ -283,7 +282,10 @@ impl GeoReader {
                 self.trusted.push(network);
                 Ok(warnings)
             }
-            (b"default", [value]) => Ok(self.set_default(entry, value)),
+            (b"default", [value]) => Ok(match self.mode {
+                GeoMode::Networks => self.set_default_networks(entry, value),
+                GeoMode::Ranges => self.set_default(entry, value),
+            }),
             // For lists that are included and need an exception.
             (b"delete", [network]) => self.set(entry, network, None),
             // Anything else is a network or range, which are told apart by `ranges`.
@@ -292,25 +294,41 @@ impl GeoReader {
         }
     }
 
-    /// Reads `default`. A second one replaces the first with a warning, as in nginx.
+    /// Reads `default` among networks: it is the whole of both address families, so that `0.0.0.0/0` replaces it, as in nginx.
+    fn set_default_networks(
+        &mut self,
+        entry: &DirectiveNode,
+        value: &DirectiveWord,
+    ) -> Vec<Diagnostic> {
+        let id = self.value_id(value);
+        let whole = [
+            Cidr::V4 {
+                address: 0,
+                mask: 0,
+            },
+            Cidr::V6 {
+                address: 0,
+                mask: 0,
+            },
+        ];
+        let warnings = whole.map(|network| {
+            let old = self.replace(network, Some(id))?;
+            Some(self.repeated_network(entry, &entry.name, id, old))
+        });
+        warnings.into_iter().flatten().collect()
+    }
+
+    /// Reads `default` among ranges. A second one replaces the first with a warning, as in nginx.
     fn set_default(&mut self, entry: &DirectiveNode, value: &DirectiveWord) -> Vec<Diagnostic> {
         let id = self.value_id(value);
         let Some(old) = self.default.replace(id) else {
             return Vec::new();
         };
         let old = &self.values[old as usize];
-        let text = match self.mode {
-            GeoMode::Networks => format!(
-                "duplicate network \"default\", value: \"{}\", old value: \"{old}\"",
-                value.text
-            ),
-            GeoMode::Ranges => {
-                format!(
-                    "duplicate default geo range value: \"{}\", old value: \"{old}\"",
-                    value.text
-                )
-            }
-        };
+        let text = format!(
+            "duplicate default geo range value: \"{}\", old value: \"{old}\"",
+            value.text
+        );
         vec![warning(entry, value, text)]
     }
 
@@ -352,29 +370,45 @@ impl GeoReader {
         id: Option<ValueId>,
     ) -> Result<Vec<Diagnostic>, Diagnostic> {
         let (network, mut warnings) = parse_network(entry, word)?;
-        let old = match network {
-            Cidr::V4 { address, mask } => replace(&mut self.v4, (address, address | !mask), id),
-            Cidr::V6 { address, mask } => replace(&mut self.v6, (address, address | !mask), id),
-        };
-        let shown = &word.text;
+        let old = self.replace(network, id);
         match (id, old) {
             (None, None) => warnings.push(warning(
                 entry,
                 word,
-                format!("no network \"{shown}\" to delete"),
+                format!("no network \"{}\" to delete", word.text),
             )),
             (Some(id), Some(old)) => {
-                let (value, old) = (&self.values[id as usize], &self.values[old as usize]);
-                let text = format!(
-                    "duplicate network \"{shown}\", value: \"{value}\", old value: \"{old}\""
-                );
-                warnings.push(warning(entry, word, text));
+                warnings.push(self.repeated_network(entry, word, id, old));
             }
             // An unusual order, but not a mistake: a deletion that found its network, or a new
             // network.
             (None, Some(_)) | (Some(_), None) => {}
         }
         Ok(warnings)
+    }
+
+    /// Sets or removes a network and returns its former value.
+    fn replace(&mut self, network: Cidr, id: Option<ValueId>) -> Option<ValueId> {
+        self.has_network = true;
+        match network {
+            Cidr::V4 { address, mask } => replace(&mut self.v4, (address, address | !mask), id),
+            Cidr::V6 { address, mask } => replace(&mut self.v6, (address, address | !mask), id),
+        }
+    }
+
+    /// The warning for a network that has a value already.
+    fn repeated_network(
+        &self,
+        entry: &DirectiveNode,
+        word: &DirectiveWord,
+        id: ValueId,
+        old: ValueId,
+    ) -> Diagnostic {
+        let (shown, value) = (&word.text, &self.values[id as usize]);
+        let old = &self.values[old as usize];
+        let text =
+            format!("duplicate network \"{shown}\", value: \"{value}\", old value: \"{old}\"");
+        warning(entry, word, text)
     }
 
     /// Sets or deletes a range. Unlike networks, ranges must not overlap partly, since neither

@@ -388,8 +388,9 @@ fn address(request: &mut Request) -> Option<Arc<url::ProxyAddress>> {
 /// The address, unless the request was answered without the server, for example refused: then the
 /// variables are empty, as in nginx.
 fn address_in_use(request: &mut Request) -> Option<Arc<url::ProxyAddress>> {
-    // A status without a try: the response was made here.
-    let is_answered = request.out.status != 0 && request.upstream.get().is_none();
+    // A status without a try in this location: the response was made here.
+    let record = request.upstream.get();
+    let is_answered = request.out.status != 0 && record.is_none_or(|record| record.is_left);
     match is_answered {
         true => None,
         false => address(request),
