@@ -10,6 +10,7 @@ controller is not needed: its last versions have closed all of these holes.
 import argparse
 import http.client
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -107,7 +108,8 @@ class Replay:
             return "done, by `-t`"
         if tested.returncode:
             first = next((one for one in tested.stderr.splitlines() if "[emerg]" in one), tested.stderr)
-            return "refused by `-t`: " + first.partition("[emerg] ")[2].partition(" in /")[0][:70]
+            reason = re.sub(r".*\[emerg\] (\d+#\d+: )?", "", first).partition(" in /")[0]
+            return "refused by `-t`: " + re.sub(r"/[^ \"]*/", "", reason)[:70]
         return self.serve(step, name, port)
 
     def serve(self, step, name, port):
@@ -156,6 +158,8 @@ def main():
             path, *lines = rest.split(",")
             own = Path(folder) / str(number)
             own.mkdir()
+            # What runs in the worker must be able to leave its mark.
+            own.chmod(0o777)
             engines[name] = Replay(path, lines, own)
         print("| what the text does | " + " | ".join(engines) + " |\n|---|" + "---|" * len(engines))
         for step in STEPS:
