@@ -73,6 +73,7 @@ NAMES = {
     "two.svc.test": "10.1.0.2",
     "gate.svc.test": "10.1.0.20",
     "copy.svc.test": "10.1.0.30",
+    "states.svc.test": "10.1.0.60",
 }
 OWN_ADDRESSES = {"virtual": "10.2.0.9"}
 # What the image's own nginx lacks, and what the template does not write.
@@ -114,8 +115,8 @@ GROUPS = {
         "proxy-read-timeout": "1",
         "proxy-send-timeout": "20",
         "proxy-next-upstream": "http_502",
-        "limit-rate": "60k",
-        "limit-rate-after": "200k",
+        "limit-rate": "60",
+        "limit-rate-after": "200",
         "keep-alive": "40",
         "keep-alive-requests": "3",
         "upstream-keepalive-connections": "7",
@@ -158,7 +159,7 @@ GROUPS = {
         "global-auth-request-redirect": "/back",
         "global-auth-snippet": "proxy_set_header Foo-Header 42;",
         "global-auth-always-set-cookie": "true",
-        "global-auth-cache-key": "$http_x_key$http_x_cache",
+        "global-auth-cache-key": "$http_x_key",
         "global-auth-cache-duration": "200 10m",
         "no-auth-locations": "/noauth",
     },
@@ -232,7 +233,7 @@ class Stage:
     def make_certificates(self):
         """Those of clients: one by the authority, one with two intermediate ones."""
         issue = self.authority.issue
-        self.certificates = {"client.test": issue("client.test"), "localhost": issue("localhost", ",IP:127.0.0.1\n")}
+        self.certificates = {"client.test": issue("client.test"), "localhost": issue("localhost")}
         issuer = "ca"
         for name in ("upper", "lower"):
             issue(name, "basicConstraints=critical,CA:true\n", issuer)
@@ -301,7 +302,7 @@ class Stage:
         put("configmaps", "sent", "ingress-nginx", data={"X-Sent": "along"})
         put("configmaps", "added", "ingress-nginx", data={"X-Added": "one", "X-Also": "two"})
         put("configmaps", "tcp", "ingress-nginx", data={"7001": "default/web:7000", "7003": "default/web:7000:PROXY", "7004": "default/lines:7000"})
-        spec = {"type": "ExternalName", "externalName": "one.svc.test", "ports": [{"name": "lines", "port": 7000, "protocol": "TCP"}]}
+        spec = {"type": "ExternalName", "externalName": "one.svc.test", "ports": [{"name": "lines", "port": 7000, "targetPort": 7000, "protocol": "TCP"}]}
         put("services", "lines", spec=spec)
         put("configmaps", "udp", "ingress-nginx", data={"7002": "default/web:7000"})
         for name, addresses in SERVICES.items():
@@ -660,7 +661,7 @@ def run_group(stage, group, only):
             next(steps, None)
         except Failed as failure:
             line = traceback.extract_tb(failure.__traceback__)
-            at = [frame.lineno for frame in line if frame.filename.endswith("annotations.py")]
+            at = [frame.lineno for frame in line if frame.filename.endswith(("annotations.py", "areas.py"))]
             problem = f"line {at[-1] if at else '?'}: {failure}"
         except Exception as error:
             problem = "".join(traceback.format_exception_only(error)).strip()

@@ -230,7 +230,8 @@ class Authority:
 
     def issue(self, name, extra="", issuer="ca"):
         """A certificate and its key for a name."""
-        (self.folder / "ext").write_text(f"subjectAltName=DNS:{name}\n{extra}")
+        address = ",IP:127.0.0.1" if name == "localhost" else ""
+        (self.folder / "ext").write_text(f"subjectAltName=DNS:{name}{address}\n{extra}")
         self.run(
             f"req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {name}.key "
             f"-out {name}.csr -subj /CN={name}"
@@ -244,6 +245,7 @@ class Authority:
     def serve_states(self, address):
         """Answers questions for the states of all its certificates: they are good (OCSP)."""
         authority = self
+        self.write_states()
 
         class Handler(BaseHTTPRequestHandler):
             def log_message(self, *_):
@@ -262,9 +264,8 @@ class Authority:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         return server
 
-    def state(self, question):
-        """The response to one question."""
-        (self.folder / "question").write_bytes(question)
+    def write_states(self):
+        """All certificates so far are good."""
         index = ""
         for path in self.folder.glob("*.crt"):
             shown = subprocess.run(
@@ -273,5 +274,9 @@ class Authority:
             serial = shown.stdout.decode().strip().partition("=")[2]
             index += f"V\t491231235959Z\t\t{serial}\tunknown\t/CN={path.stem}\n"
         (self.folder / "index").write_text(index)
+
+    def state(self, question):
+        """The response to one question."""
+        (self.folder / "question").write_bytes(question)
         self.run("ocsp -index index -CA ca.crt -rsigner ca.crt -rkey ca.key -reqin question -respout answer -ndays 2")
         return (self.folder / "answer").read_bytes()
