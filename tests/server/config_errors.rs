@@ -678,10 +678,26 @@ fn refused_directives() {
         site.file("part.conf", "root a;").test()
     };
     for (names, text, expected) in [
-        ("root alias", "location /a/ { alias b/; }", "\"alias\" directive is refused in %%DIR%%/nginx.conf:4"),
-        ("*_by_lua_block", "content_by_lua_block { }", "\"content_by_lua_block\" directive is refused in"),
-        ("root", "include part.conf;", "\"root\" directive is refused in %%DIR%%/part.conf:1"),
-        ("listn", "", "no directive is named \"listn\"; did you mean \"listen\"? in %%DIR%%/nginx.conf:1"),
+        (
+            "root alias",
+            "location /a/ { alias b/; }",
+            "\"alias\" directive is refused in %%DIR%%/nginx.conf:4",
+        ),
+        (
+            "*_by_lua_block",
+            "content_by_lua_block { }",
+            "\"content_by_lua_block\" directive is refused in",
+        ),
+        (
+            "root",
+            "include part.conf;",
+            "\"root\" directive is refused in %%DIR%%/part.conf:1",
+        ),
+        (
+            "listn",
+            "",
+            "no directive is named \"listn\"; did you mean \"listen\"? in %%DIR%%/nginx.conf:1",
+        ),
         ("root;\nrefuse_directives alias", "", ""),
     ] {
         let finished = test(names, text);
@@ -694,7 +710,11 @@ fn refused_directives() {
     }
     // A line inside a block cannot take back what the main context says.
     let finished = test("root", "refuse_directives alias; root a;");
-    assert!(finished.stderr.contains("\"root\" directive is refused"), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("\"root\" directive is refused"),
+        "{}",
+        finished.stderr
+    );
 }
 
 #[test]

@@ -456,7 +456,10 @@ fn the_root_can_be_the_whole_file_system() {
     .start();
     let path = server.path("html/a.html").display().to_string();
     let reply = server.get(&path).expect(200);
-    assert_eq!((reply.text(), reply.field("X-Name")), ("hello".to_owned(), path.as_str()));
+    assert_eq!(
+        (reply.text(), reply.field("X-Name")),
+        ("hello".to_owned(), path.as_str())
+    );
 }
 
 #[test]

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use conf::{
     Arity, BlockConfs, BlockContext, Diagnostic, Directive, DirectiveLine, DirectiveTable, MAIN,
-    REFUSE_DIRECTIVES, RepeatRule, Setter, Severity,
+    RepeatRule, Setter, Severity,
 };
 use host::engine::{EngineConfiguration, MainSettings, ThreadPool};
 use host::error_log::{ErrorLogTarget, LogFiles, Logger, MainLog};
@@ -348,29 +348,7 @@ pub(crate) static DIRECTIVES: DirectiveTable<CoreConf> = DirectiveTable::<CoreCo
             Ok(())
         }),
     ),
-    row(
-        REFUSE_DIRECTIVES,
-        "name ...",
-        None,
-        "Directives that this configuration must not have, wherever and in whatever file they are; a name can begin with \
-         `*`. For configurations that a program writes from what other people ask for, such as an ingress controller: \
-         with `refuse_directives root alias *_by_lua_block;` at the top, a line that slipped in is an error, and the \
-         former configuration stays in use.",
-        // The names are read before all other lines.
-        Setter::Custom(Arity::at_least(1), RepeatRule::Many, |_, line| {
-            let tables = line.level.build.tables.clone();
-            let ours = tables
-                .iter()
-                .flat_map(|table| (0..table.len()).map(|row| table.info(row).name));
-            let known = ours.chain(conf::nginx_directives::all().map(|known| known.name));
-            for (n, name) in line.args().iter().enumerate() {
-                let name = String::from_utf8_lossy(&name.text);
-                conf::check_refused(&name, known.clone())
-                    .map_err(|problem| line.error_at(n, problem))?;
-            }
-            Ok(())
-        }),
-    ),
+    crate::refused_conf::ROW,
     row(
         "env",
         "variable[=value]",

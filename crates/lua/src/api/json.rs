@@ -7,10 +7,7 @@ use super::{CallResult, NativeTable};
 use crate::luajit::stack::{LuaType, REGISTRY};
 use crate::luajit::{LuaError, LuaStack, fail};
 
-pub(super) const CORE: NativeTable = &[
-    ("json_encode", encode),
-    ("json_empty_table", empty_table),
-];
+pub(super) const CORE: NativeTable = &[("json_encode", encode), ("json_empty_table", empty_table)];
 
 /// How deep tables may be nested; lua-cjson's default.
 const MAX_DEPTH: u32 = 1000;
@@ -51,7 +48,12 @@ fn encode(stack: &LuaStack) -> CallResult {
 }
 
 /// Writes the value at `at`.
-pub(super) fn write(stack: &LuaStack, at: i32, depth: u32, out: &mut Vec<u8>) -> Result<(), LuaError> {
+pub(super) fn write(
+    stack: &LuaStack,
+    at: i32,
+    depth: u32,
+    out: &mut Vec<u8>,
+) -> Result<(), LuaError> {
     let kind = stack.type_at(at);
     match kind {
         LuaType::Nil => out.extend_from_slice(b"null"),

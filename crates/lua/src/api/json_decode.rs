@@ -14,10 +14,7 @@ use super::{CallResult, NativeTable};
 use crate::luajit::object::{self, ObjectClass, ObjectShape};
 use crate::luajit::{LuaError, LuaStack, NativeReturn, fail};
 
-pub(super) const CORE: NativeTable = &[
-    ("json_decode", decode),
-    ("json_decode_part", decode_part),
-];
+pub(super) const CORE: NativeTable = &[("json_decode", decode), ("json_decode_part", decode_part)];
 
 /// How deep arrays and objects may be nested; lua-cjson's default.
 const MAX_DEPTH: usize = 1000;
@@ -155,7 +152,13 @@ impl JsonReader {
     }
 
     /// Reads the beginning of an array or object; `true` if it is empty.
-    fn open(&mut self, stack: &LuaStack, text: &[u8], open: OpenJson, end: u8) -> Result<bool, LuaError> {
+    fn open(
+        &mut self,
+        stack: &LuaStack,
+        text: &[u8],
+        open: OpenJson,
+        end: u8,
+    ) -> Result<bool, LuaError> {
         // A table, a name and a value, or what `set_element` needs.
         if self.open.len() >= MAX_DEPTH || !stack.reserve(8) {
             return fail(format!(
@@ -216,7 +219,9 @@ impl JsonReader {
         self.text.clear();
         loop {
             let rest = &text[self.at..];
-            let plain = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0));
+            let plain = rest
+                .iter()
+                .position(|byte| matches!(byte, b'"' | b'\\' | 0));
             let plain = plain.unwrap_or(rest.len());
             self.at += plain;
             match rest.get(plain) {
@@ -269,7 +274,8 @@ impl JsonReader {
             return self.problem("value", "invalid unicode escape code");
         };
         let mut buffer = [0; 4];
-        self.text.extend_from_slice(found.encode_utf8(&mut buffer).as_bytes());
+        self.text
+            .extend_from_slice(found.encode_utf8(&mut buffer).as_bytes());
         self.at += 6 * found.len_utf16();
         Ok(())
     }
@@ -333,7 +339,9 @@ impl JsonReader {
 
     fn problem<T>(&self, what: &str, found: &str) -> Result<T, LuaError> {
         let at = self.at + 1;
-        fail(format!("Expected {what} but found {found} at character {at}"))
+        fail(format!(
+            "Expected {what} but found {found} at character {at}"
+        ))
     }
 }
 
@@ -363,18 +371,31 @@ mod tests {
     #[test]
     fn values_are_read_in_parts_of_any_size() {
         for (text, expected) in [
-            (r#" [ 1 , -2.5e1 , [ ] , [ [ true ] , null ] ] "#, "[1,-25,{},[[true],null]]"),
-            (r#"{"a":{"b":[{"c":"d"},false]}}"#, r#"{"a":{"b":[{"c":"d"},false]}}"#),
+            (
+                r#" [ 1 , -2.5e1 , [ ] , [ [ true ] , null ] ] "#,
+                "[1,-25,{},[[true],null]]",
+            ),
+            (
+                r#"{"a":{"b":[{"c":"d"},false]}}"#,
+                r#"{"a":{"b":[{"c":"d"},false]}}"#,
+            ),
             (r#""\u00e9\ud83d\ude00\n\/""#, "\"é😀\\n\\/\""),
             ("123456789012345678", "1.2345678901235e+17"),
             ("-0", "-0"),
             (r#"{"a":1,"a":2}"#, r#"{"a":2}"#),
         ] {
             for most in [1, 2, 3, usize::MAX] {
-                assert_eq!(read(text.as_bytes(), most).as_deref(), Ok(expected), "{text} by {most}");
+                assert_eq!(
+                    read(text.as_bytes(), most).as_deref(),
+                    Ok(expected),
+                    "{text} by {most}"
+                );
             }
         }
-        assert_eq!(read(b"\"\xff\x01\"", 1).as_deref(), Ok("\"\u{fffd}\\u0001\""));
+        assert_eq!(
+            read(b"\"\xff\x01\"", 1).as_deref(),
+            Ok("\"\u{fffd}\\u0001\"")
+        );
     }
 
     #[test]
@@ -383,23 +404,48 @@ mod tests {
             ("", "value but found T_END at character 1"),
             ("{", "object key string but found T_END at character 2"),
             ("[1,]", "value but found T_ARR_END at character 4"),
-            ("[1 2]", "comma or array end but found T_NUMBER at character 4"),
+            (
+                "[1 2]",
+                "comma or array end but found T_NUMBER at character 4",
+            ),
             (r#"{"a" 1}"#, "colon but found T_NUMBER at character 6"),
-            (r#"{"a":1,}"#, "object key string but found T_OBJ_END at character 8"),
-            (r#"{"a":1]"#, "comma or object end but found T_ARR_END at character 7"),
+            (
+                r#"{"a":1,}"#,
+                "object key string but found T_OBJ_END at character 8",
+            ),
+            (
+                r#"{"a":1]"#,
+                "comma or object end but found T_ARR_END at character 7",
+            ),
             ("nul", "value but found invalid token at character 1"),
             ("1 {", "the end but found T_OBJ_BEGIN at character 3"),
             ("01", "value but found invalid number at character 1"),
             ("[1.]", "value but found invalid number at character 2"),
             ("1e", "value but found invalid number at character 1"),
             ("-", "value but found invalid number at character 1"),
-            (r#""a"#, "value but found unexpected end of string at character 3"),
-            (r#""\x""#, "value but found invalid escape code at character 2"),
-            (r#""\ud83d""#, "value but found invalid unicode escape code at character 2"),
-            (r#""\u00g0""#, "value but found invalid unicode escape code at character 2"),
+            (
+                r#""a"#,
+                "value but found unexpected end of string at character 3",
+            ),
+            (
+                r#""\x""#,
+                "value but found invalid escape code at character 2",
+            ),
+            (
+                r#""\ud83d""#,
+                "value but found invalid unicode escape code at character 2",
+            ),
+            (
+                r#""\u00g0""#,
+                "value but found invalid unicode escape code at character 2",
+            ),
         ] {
             let expected = format!("Expected {expected}");
-            assert_eq!(read(text.as_bytes(), 2).err().as_deref(), Some(&*expected), "{text}");
+            assert_eq!(
+                read(text.as_bytes(), 2).err().as_deref(),
+                Some(&*expected),
+                "{text}"
+            );
         }
         assert!(read("[".repeat(1001).as_bytes(), 7).is_err());
         let deep = ["[".repeat(1000), "]".repeat(1000)].concat();
