@@ -354,27 +354,37 @@ fn a_file_that_changed_is_never_served_from_its_copy() {
     // A small one is compressed on the loop, a large one by the pool.
     for length in [8_000, 200_000] {
         let old = page("old", length);
-        let server = site("", "").file("html/a.html", &old).start();
-        let path = server.path("html/a.html");
-        for (at, (change, act)) in CHANGES.iter().enumerate() {
-            if !is_oracle() {
-                settled(&server, "/a.html");
-                settled(&server, "/a.html");
-            }
-            // The same length, and what differs is all through it.
-            let new = page(&format!("ne{at}"), length);
-            act(&path, &new);
-            for _ in 0..3 {
-                assert!(
-                    unpacked(&get(&server, "/a.html")) == new,
-                    "{change}, {length}"
-                );
-            }
+        let mut site = site("", "");
+        for at in 0..CHANGES.len() {
+            site = site.file(&format!("html/{at}.html"), &old);
         }
-        // Shorter: its head tells the new length as well.
-        let short = page("short", length / 3);
-        fs::write(&path, &short).expect("there is room");
-        assert_eq!(unpacked(&get(&server, "/a.html")), short);
+        let server = site.start();
+        // A copy is kept when its file has been quiet for two seconds, so that they wait together.
+        thread::scope(|scope| {
+            for (at, (change, act)) in CHANGES.iter().enumerate() {
+                let server = &server;
+                scope.spawn(move || {
+                    let (target, path) = (
+                        format!("/{at}.html"),
+                        server.path(&format!("html/{at}.html")),
+                    );
+                    if !is_oracle() {
+                        settled(server, &target);
+                        settled(server, &target);
+                    }
+                    // The same length, and what differs is all through it.
+                    let new = page(&format!("ne{at}"), length);
+                    act(&path, &new);
+                    for _ in 0..3 {
+                        assert!(unpacked(&get(server, &target)) == new, "{change}, {length}");
+                    }
+                    // Shorter: its head tells the new length as well.
+                    let short = page("short", length / 3);
+                    fs::write(&path, &short).expect("there is room");
+                    assert_eq!(unpacked(&get(server, &target)), short);
+                });
+            }
+        });
     }
 }
 

@@ -130,7 +130,8 @@ fn transport_parameters_that_are_broken() {
         // Few enough at once that the server does not ask them for a proof of their address instead.
         is_served(&server);
         for length in [0_u8, 1, 2, 4, 8, 16, 63] {
-            for fill in [0, 0x40, 0xc0, 0xff] {
+            // Lengths of one, two and eight bytes where a number is expected.
+            for fill in [0, 0x40, 0xff] {
                 let mut parameters = source.to_vec();
                 parameters.extend([id, length]);
                 parameters.extend(std::iter::repeat_n(fill, usize::from(length)));

@@ -394,6 +394,9 @@ fn what_scripts_put_into_a_request_does_not_split_it() {
                 rewrite_by_lua_block {{
                     ngx.req.set_header('X-U', 'a\\r\\nInjected: b\\0c')
                     ngx.req.set_header('X\\r\\nInjected', 'b')
+                    -- The origin reads up to it.
+                    ngx.req.clear_header('X-Last')
+                    ngx.req.set_header('X-Last', 'end')
                 }}
                 proxy_pass {upstream};
             }}

@@ -32,6 +32,21 @@ impl Folder {
             .expect("it runs")
     }
 
+    /// The AppArmor profile, which AppArmor's own program can read, if there is one.
+    fn profile(&self) -> String {
+        let output = self.unit(&["--apparmor"]);
+        assert!(output.status.success(), "{output:?}");
+        let path = self.0.join("profile");
+        std::fs::write(&path, &output.stdout).expect("a file");
+        let mut parser = Command::new("apparmor_parser");
+        // Without the kernel and a cache of what was read.
+        let read = parser.args(["-Q", "-K"]).arg(&path).output();
+        if let Ok(read) = read {
+            assert!(read.status.success(), "{read:?}");
+        }
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
     /// The lines of the drop-in.
     fn lines(&self) -> Vec<String> {
         let output = self.unit(&[]);
@@ -86,6 +101,7 @@ fn the_sandbox_permits_what_is_named() {
         ],
     );
     assert!(!lines.contains(&writable("site")), "a root is only read");
+    site.profile();
 }
 
 #[test]
@@ -163,8 +179,7 @@ fn paths_are_written_as_the_unit_reads_them() {
         !lines.iter().any(|line| line.contains("nobody")),
         "{lines:#?}"
     );
-    let profile = odd.unit(&["--apparmor"]);
-    let profile = String::from_utf8_lossy(&profile.stdout);
+    let profile = odd.profile();
     assert!(profile.contains("cache/a b%i/{,**}\" rwkl,"), "{profile}");
     assert!(!profile.contains("nobody"), "{profile}");
 }

@@ -212,12 +212,16 @@ fn fill_control(
             .arg(tree),
         PACK,
     )?;
+    let depends = match libraries.is_empty() {
+        true => String::new(),
+        false => format!("Depends: {libraries}\n"),
+    };
     let control = control
         .replace("@VERSION@", env!("CARGO_PKG_VERSION"))
         .replace("@ARCH@", architecture)
         .replace("@MAINTAINER@", MAINTAINER)
         .replace("@HOMEPAGE@", env!("CARGO_PKG_REPOSITORY"))
-        .replace("@SHLIBS@", libraries)
+        .replace("Depends: @SHLIBS@\n", &depends)
         .replace("@SIZE@", size.split_whitespace().next().unwrap_or("0"));
     let place = tree.join("DEBIAN");
     write(&place.join("control"), control.as_bytes(), 0o644)?;
@@ -248,8 +252,11 @@ fn check_scripts(tree: &Path) -> Outcome {
     Ok(())
 }
 
-/// The libraries that the program needs, as Debian's packages with their versions.
+/// The libraries that the program needs, as Debian's packages with their versions; empty for a static one.
 fn shared_libraries(program: &Path) -> Result<String, String> {
+    if image::is_static(program)? {
+        return Ok(String::new());
+    }
     if image::machine(program)? != std::env::consts::ARCH {
         return foreign_libraries(program);
     }

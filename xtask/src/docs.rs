@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use xtask::Outcome;
@@ -13,34 +14,36 @@ use xtask::flags::Flags;
 use xtask::shell::{self, cargo};
 
 const REFERENCE: &str = "docs/reference";
+/// For a build.
+const LIMIT: Duration = Duration::from_secs(15 * 60);
 
 pub(crate) fn run(flags: &mut Flags) -> Outcome {
     let check = flags.has("--check");
     flags.finish()?;
+    for package in ["weir", "weir-differential"] {
+        let mut build = cargo();
+        build.args(["build", "--quiet", "--package", package]);
+        shell::run(&mut build, LIMIT)?;
+    }
+    let programs = shell::target().join("debug");
+    write(
+        &programs.join("weir"),
+        &programs.join("weir-differential"),
+        check,
+    )
+}
+
+/// Writes the pages, or compares them with those that are committed.
+pub(crate) fn write(weir: &Path, differential: &Path, check: bool) -> Outcome {
     let fresh = shell::target().join("reference");
     if fresh.exists() {
         fs::remove_dir_all(&fresh).map_err(|error| error.to_string())?;
     }
     fs::create_dir_all(&fresh).map_err(|error| error.to_string())?;
-
-    let limit = Duration::from_secs(15 * 60);
-    let mut generate = cargo();
-    generate
-        .args(["run", "--quiet", "--package", "weir", "--", "reference"])
-        .arg(&fresh);
-    shell::run(&mut generate, limit)?;
-
-    let mut known = cargo();
-    known.args([
-        "run",
-        "--quiet",
-        "--package",
-        "weir-differential",
-        "--",
-        "--compat",
-    ]);
-    known.args(check.then_some("--check"));
-    shell::run(&mut known, limit)?;
+    shell::run(Command::new(weir).arg("reference").arg(&fresh), LIMIT)?;
+    let mut known = Command::new(differential);
+    known.arg("--compat").args(check.then_some("--check"));
+    shell::run(&mut known, LIMIT)?;
 
     let (written, committed) = (pages(&fresh)?, pages(Path::new(REFERENCE))?);
     if written.is_empty() {
@@ -83,11 +86,10 @@ pub(crate) fn manual(flags: &mut Flags) -> Outcome {
     let to: PathBuf = flags.value("--to", shell::target().join("man"))?;
     flags.finish()?;
     fs::create_dir_all(&to).map_err(|error| error.to_string())?;
-    let limit = Duration::from_secs(15 * 60);
     for name in MANUAL {
         let mut print = cargo();
         print.args(["run", "--quiet", "--package", "weir", "--", "man", name]);
-        let text = shell::output(&mut print, limit)?;
+        let text = shell::output(&mut print, LIMIT)?;
         let path = to.join(name);
         fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
         println!("{}", path.display());

@@ -22,6 +22,7 @@ mod site;
 mod suites;
 mod supply;
 mod tidy;
+mod whole_build;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -101,7 +102,7 @@ const TASKS: &[(&str, &str, Task)] = &[
     ),
     (
         "image",
-        "container images in target/image, as an OCI layout (--slim: only the small one; --check: runs it; --binary PATH; --base TAR)",
+        "container images in target/image, as an OCI layout (--slim: only the small one; --check: runs it; --binary PATH,…: one for each architecture; --base TAR)",
         image::run,
     ),
     (
@@ -111,7 +112,7 @@ const TASKS: &[(&str, &str, Task)] = &[
     ),
     (
         "release",
-        "all that is handed out, with sums, in target/release-out (--key FILE: signs; --binary PATH; --no-image)",
+        "all that is handed out, with sums, in target/release-out (--target TRIPLE[.GLIBC],…; --binary PATH,…; --key FILE: signs; --no-image)",
         release::run,
     ),
     (

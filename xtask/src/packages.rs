@@ -71,6 +71,8 @@ pub const NGINX_STREAM: (&str, &str) = (
     "/usr/lib/nginx/modules/ngx_stream_module.so",
     "libnginx-mod-stream",
 );
+/// Reads profiles, which needs no kernel that has it.
+pub const APPARMOR: (&str, &str) = ("apparmor_parser", "apparmor");
 /// What a library in Lua speaks to.
 pub const REDIS: (&str, &str) = ("redis-server", "redis-server");
 
@@ -128,6 +130,10 @@ pub fn need(programs: &[(&str, &str)]) -> Outcome {
 
 /// Installs what is missing where that is possible; what stays missing is named, and nothing fails.
 pub fn want(programs: &[(&str, &str)]) {
+    // One call of apt-get takes seconds, so all at once; one by one if there is a package that cannot be had.
+    if need(programs).is_ok() {
+        return;
+    }
     for program in programs {
         if let Err(why) = need(&[*program]) {
             println!("{}: {why}", program.0);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! weir-VERSION-linux-ARCH.tar.gz     the program with an installer, for any distribution with a C library that is new enough
+//! weir-VERSION-linux-ARCH-static.tar.gz    the same without a need of any library, if such a binary was wanted
 //! weir-VERSION-linux-ARCH.debug      its debug symbols
 //! weir-VERSION-1.ARCH.rpm            for Fedora, RHEL and their relatives
 //! weir*_VERSION_ARCH.deb             for Debian, by `cargo xtask deb`
@@ -13,6 +14,7 @@
 //!
 //! It takes long, so that CI does not run it; CI makes the parts from the binary of the tests.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -22,16 +24,18 @@ use std::time::Duration;
 use xtask::flags::Flags;
 use xtask::{Outcome, shell};
 
-use crate::image::{source_date, write};
+use crate::image::{BinaryList, source_date, write};
 use crate::{deb, dist, dist_trial, image, supply};
 
 const PACK: Duration = Duration::from_secs(600);
 /// What is made of this repository, and what of the binary.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// `cargo xtask release [--binary PATH] [--key FILE] [--no-image]`.
+/// `cargo xtask release [--binary PATH,…] [--target PLATFORM,…] [--key FILE] [--no-image]`: of binaries that are there already,
+/// and of those that are built for it; without either, of one built for this machine.
 pub(crate) fn run(flags: &mut Flags) -> Outcome {
-    let given: PathBuf = flags.value("--binary", PathBuf::new())?;
+    let BinaryList(mut binaries) = flags.value("--binary", BinaryList::default())?;
+    let platforms: String = flags.value("--target", String::new())?;
     let key: PathBuf = flags.value("--key", PathBuf::new())?;
     let no_image = flags.has("--no-image");
     flags.finish()?;
@@ -39,16 +43,21 @@ pub(crate) fn run(flags: &mut Flags) -> Outcome {
     let _ = fs::remove_dir_all(&out);
     fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
     let out = std::path::absolute(out).map_err(|error| error.to_string())?;
-    let is_given = !given.as_os_str().is_empty();
-    let binary = match is_given {
-        true => given,
-        false => dist::binary(&dist::DistBuild::here(None)?)?,
-    };
-    let machine = image::machine(&binary)?;
-    let name = format!("weir-{VERSION}-linux-{machine}");
-    let symbols = binary.with_extension("debug");
-    if !is_given {
-        copy(&symbols, &out.join(format!("{name}.debug")))?;
+    // What was only given is packed quickly, for it is a trial.
+    let quick = !binaries.is_empty();
+    let mut wanted: Vec<Option<String>> = platforms
+        .split(',')
+        .filter(|platform| !platform.is_empty())
+        .map(|platform| Some(platform.to_owned()))
+        .collect();
+    if !quick && wanted.is_empty() {
+        wanted.push(None);
+    }
+    for platform in wanted {
+        let binary = dist::binary(&dist::DistBuild::here(platform)?)?;
+        let symbols = format!("{}.debug", name(&binary)?);
+        copy(&binary.with_extension("debug"), &out.join(symbols))?;
+        binaries.push(binary);
     }
     let epoch = source_date()?;
     supply::write_bill(
@@ -56,11 +65,16 @@ pub(crate) fn run(flags: &mut Flags) -> Outcome {
         &moment(epoch)?,
     )?;
     write(&out.join("RELEASE-NOTE.md"), note()?.as_bytes())?;
-    tarball(&out, &name, &binary, epoch)?;
-    rpm(&out, machine, &binary, epoch)?;
-    debs(&out, &binary, is_given)?;
+    for binary in &binaries {
+        tarball(&out, &name(binary)?, binary, epoch)?;
+    }
+    // Packages of systems with glibc, unless only a static binary is there.
+    for binary in for_packages(&binaries)? {
+        rpm(&out, image::machine(binary)?, binary, epoch)?;
+        debs(&out, binary, quick)?;
+    }
     if !no_image {
-        images(&out, &binary, epoch, is_given)?;
+        images(&out, &binaries, epoch, quick)?;
     }
     sums(&out)?;
     if !key.as_os_str().is_empty() {
@@ -69,6 +83,29 @@ pub(crate) fn run(flags: &mut Flags) -> Outcome {
     let list = fs::read_to_string(out.join("SHA256SUMS")).map_err(|error| error.to_string())?;
     println!("\n{}:\n{list}", out.display());
     Ok(())
+}
+
+/// What the files of a binary are called, without an extension.
+fn name(binary: &Path) -> Result<String, String> {
+    let kind = if image::is_static(binary)? {
+        "-static"
+    } else {
+        ""
+    };
+    let machine = image::machine(binary)?;
+    Ok(format!("weir-{VERSION}-linux-{machine}{kind}"))
+}
+
+/// One binary for each architecture, a dynamic one before a static one.
+fn for_packages(binaries: &[PathBuf]) -> Result<Vec<&Path>, String> {
+    let mut chosen = BTreeMap::new();
+    for binary in binaries {
+        let (machine, is_static) = (image::machine(binary)?, image::is_static(binary)?);
+        if !is_static || !chosen.contains_key(machine) {
+            chosen.insert(machine, binary.as_path());
+        }
+    }
+    Ok(chosen.into_values().collect())
 }
 
 /// Seconds as a moment in UTC.
@@ -270,21 +307,46 @@ fn debs(out: &Path, binary: &Path, quick: bool) -> Outcome {
     let mut flags = vec!["--binary".to_owned(), binary.display().to_string()];
     flags.extend(quick.then(|| "--uncompressed".to_owned()));
     deb::run(&mut Flags::new(flags.into_iter()))?;
+    let endings =
+        ["all", image::architecture(binary)?].map(|kind| format!("_{VERSION}_{kind}.deb"));
     for entry in fs::read_dir(shell::target().join("deb"))
         .map_err(|error| error.to_string())?
         .flatten()
     {
         let path = entry.path();
         let name = path.file_name().unwrap_or_default().to_owned();
-        if path.extension().is_some_and(|kind| kind == "deb") {
+        // Those of other architectures and versions may lie there, too.
+        if endings
+            .iter()
+            .any(|ending| name.to_string_lossy().ends_with(ending))
+        {
             copy(&path, &out.join(name))?;
         }
     }
     Ok(())
 }
 
-fn images(out: &Path, binary: &Path, epoch: u64, only_slim: bool) -> Outcome {
-    let mut flags = vec!["--binary".to_owned(), binary.display().to_string()];
+/// One image for all architectures. A small one of another architecture has a static binary, since the libraries of that one are
+/// not on this machine.
+fn images(out: &Path, binaries: &[PathBuf], epoch: u64, only_slim: bool) -> Outcome {
+    let mut chosen = BTreeMap::new();
+    for binary in binaries {
+        let machine = image::machine(binary)?;
+        if image::is_static(binary)? != (machine == std::env::consts::ARCH) {
+            chosen.insert(machine, binary);
+        } else if machine == std::env::consts::ARCH {
+            chosen.entry(machine).or_insert(binary);
+        }
+    }
+    if chosen.is_empty() {
+        println!("no image: no binary is for this machine, or static");
+        return Ok(());
+    }
+    let list: Vec<String> = chosen
+        .into_values()
+        .map(|path| path.display().to_string())
+        .collect();
+    let mut flags = vec!["--binary".to_owned(), list.join(",")];
     flags.extend(only_slim.then(|| "--slim".to_owned()));
     image::run(&mut Flags::new(flags.into_iter()))?;
     let layout = shell::target().join("image/oci");

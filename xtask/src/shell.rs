@@ -45,6 +45,18 @@ pub fn watch(
     limit: Duration,
     look: &mut dyn FnMut(&str),
 ) -> Result<bool, String> {
+    lines(command, limit, &mut |line| {
+        println!("{line}");
+        look(line);
+    })
+}
+
+/// Runs a program and gives `look` each line of its output, which is not shown otherwise; whether the exit code was 0.
+pub fn lines(
+    command: &mut Command,
+    limit: Duration,
+    look: &mut dyn FnMut(&str),
+) -> Result<bool, String> {
     println!("+ {}", shown(command));
     let mut child = command
         .stdin(Stdio::null())
@@ -59,9 +71,7 @@ pub fn watch(
             .into_iter()
             .flat_map(|pipe| BufReader::new(pipe).lines())
         {
-            let line = line.unwrap_or_default();
-            println!("{line}");
-            look(&line);
+            look(&line.unwrap_or_default());
         }
         ended
             .join()

@@ -7,6 +7,7 @@ use xtask::flags::Flags;
 use xtask::shell::{self, cargo, run};
 use xtask::{Outcome, packages};
 
+use crate::whole_build::WholeBuild;
 use crate::{deb, docs, image, simulate, supply, tidy};
 
 const BUILD: Duration = Duration::from_secs(15 * 60);
@@ -20,6 +21,13 @@ pub(crate) fn test(flags: &mut Flags) -> Outcome {
     let release = flags.has("--release");
     let oracle = flags.value("--oracle", ORACLE.to_owned())?;
     flags.finish()?;
+    install()?;
+    println!("\n== build");
+    run_all(&WholeBuild::run(release)?, &oracle)
+}
+
+/// What the tests start.
+fn install() -> Outcome {
     packages::need(&[
         packages::NGINX,
         packages::PHP_FPM,
@@ -35,48 +43,38 @@ pub(crate) fn test(flags: &mut Flags) -> Outcome {
         packages::NGINX_SET_MISC,
         packages::LUA_LRUCACHE,
         packages::REDIS,
+        packages::APPARMOR,
     ]);
+    Ok(())
+}
 
-    let profile: &[&str] = if release { &["--release"] } else { &[] };
+fn run_all(built: &WholeBuild, oracle: &str) -> Outcome {
     println!("\n== unit tests");
-    run(
-        cargo()
-            .args(["test", "--workspace", "--exclude", "weir-tests"])
-            .args(profile),
-        BUILD + SUITE,
-    )?;
+    built.unit_tests()?;
     println!("\n== integration tests on Weir");
-    run(
-        cargo()
-            .args(["build", "--package", "weir", "--features", "debug-stall"])
-            .args(profile),
-        BUILD,
-    )?;
-    let suite = || {
-        let mut command = cargo();
-        command
-            .args(["test", "--package", "weir-tests"])
-            .args(profile)
-            .env_remove("ORACLE");
-        command
-    };
-    integration(&suite)?;
+    integration(&|| built.integration_tests())?;
     println!("\n== the same tests on nginx, the oracle");
     integration(&|| {
-        let mut command = suite();
-        command.env("ORACLE", &oracle);
-        command
+        let mut command = built.integration_tests()?;
+        command.env("ORACLE", oracle);
+        Ok(command)
     })
 }
 
 /// So many failures may be the machine's: tests with real servers and clocks share it with strangers. More are not.
-const SECOND_TRIES: usize = 3;
+const SECOND_TRIES: usize = 8;
+/// How many integration tests run at a time, for each processor.
+const TESTS_FOR_A_CORE: usize = 2;
 
 /// Runs the integration tests. A few that fail are tried once more, alone; what passes then is named all the same, for it
 /// is a race in the server or in the test, and somebody has to look.
-fn integration(suite: &dyn Fn() -> Command) -> Outcome {
+fn integration(suite: &dyn Fn() -> Result<Command, String>) -> Outcome {
     let mut failed = Vec::new();
-    let passed = shell::watch(&mut suite(), SUITE, &mut |line| {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut all = suite()?;
+    // Most tests wait most of their time.
+    all.arg(format!("--test-threads={}", TESTS_FOR_A_CORE * cores));
+    let passed = shell::watch(&mut all, SUITE, &mut |line| {
         let name = line.strip_prefix("test ");
         failed.extend(
             name.and_then(|name| name.strip_suffix(" ... FAILED"))
@@ -91,10 +89,7 @@ fn integration(suite: &dyn Fn() -> Command) -> Outcome {
     }
     for name in &failed {
         println!("\n== once more, alone: {name}");
-        run(
-            suite().args(["--test", "server", "--", "--exact", name]),
-            SUITE,
-        )?;
+        run(suite()?.args(["--exact", name]), SUITE)?;
     }
     println!(
         "\n== passed only at the second try, look into them: {}",
@@ -122,9 +117,13 @@ pub(crate) fn ci(flags: &mut Flags) -> Outcome {
         ]),
         BUILD,
     )?;
+    install()?;
+    println!("\n== build");
+    let built = WholeBuild::run(false)?;
     println!("\n== documentation drift");
-    docs::run(&mut Flags::new(std::iter::once("--check".to_owned())))?;
-    test(&mut Flags::new(std::iter::empty()))?;
+    let differential = built.program("weir-differential");
+    docs::write(&built.program("weir"), &differential, true)?;
+    run_all(&built, ORACLE)?;
     println!("\n== simulated: the store from a fresh seed, the server from known ones");
     // Fresh seeds of the server come back when what seed 764011000 shows is mended (docs/design/2026-11-27-simulation.md).
     for words in ["--only store", "--only runs --seed 1 --count 40"] {
@@ -134,7 +133,7 @@ pub(crate) fn ci(flags: &mut Flags) -> Outcome {
     println!("\n== dependencies");
     supply::run(&mut Flags::new(std::iter::empty()))?;
     println!("\n== packages");
-    let binary = shell::target().join("debug/weir");
+    let binary = built.program("weir");
     let flags = [
         "--uncompressed".into(),
         "--binary".into(),
@@ -157,13 +156,15 @@ pub(crate) fn ci(flags: &mut Flags) -> Outcome {
     image::run(&mut Flags::new(flags.into_iter()))?;
     println!("\n== differences from nginx that no rule knows");
     // Areas in which nothing is unknown; more of them with each class that is mended.
-    let cases = [
+    packages::need(&[packages::NGINX_STREAM])?;
+    let mut cases = Command::new(differential);
+    cases.arg("--weir").arg(&binary).args([
         "--seed",
         "1",
         "--cases",
         "3600",
         "--area",
         "gates,static,freshness,streams,cache,gateways",
-    ];
-    crate::differential(&mut Flags::new(cases.map(str::to_owned).into_iter()))
+    ]);
+    run(&mut cases, SUITE)
 }

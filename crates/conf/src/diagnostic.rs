@@ -269,12 +269,14 @@ fn write_note(out: &mut String, note: &str, gutter_width: usize, styles: &Diagno
     }
 }
 
-/// A line with stars in place of what a `secret` directive and a `password=` parameter say: logs are read by others than
-/// those who may know that. The length stays, so that the caret is where it belongs.
+/// A line with stars in place of its secrets: what a directive of [`SECRET_DIRECTIVES`] says, the value of a field or variable
+/// whose name says that it is one, a `password=` parameter. Logs are read by others than those who may know that. Variables
+/// in it stay, and the length, so that the caret is where it belongs.
 fn mask_secrets(line: &[u8]) -> Vec<u8> {
     let mut masked = line.to_vec();
     let is_end = |byte: u8| byte.is_ascii_whitespace() || matches!(byte, b';' | b'{' | b'}');
     let mut at = 0;
+    let mut directive: &[u8] = b"";
     while at < line.len() {
         let word_end = |from: usize| {
             let end = line[from..].iter().position(|byte| is_end(*byte));
@@ -282,31 +284,68 @@ fn mask_secrets(line: &[u8]) -> Vec<u8> {
         };
         let end = word_end(at);
         let word = &line[at..end];
-        let hidden = if word == b"secret" {
+        let hidden = if SECRET_DIRECTIVES.contains(&word) || is_secret_value(directive, word) {
             let all = line[end..].iter().position(|byte| *byte == b';');
             end..all.map_or(line.len(), |all| end + all)
-        } else if let Some(from) = word
-            .windows(PASSWORD.len())
-            .position(|part| part == PASSWORD)
-        {
+        } else if let Some(from) = find(word, PASSWORD) {
             // A quoted one may contain spaces.
             let quote = word.first().copied().filter(|first| b"\"'".contains(first));
             let from = at + from + PASSWORD.len();
             let all = quote.and_then(|quote| line[from..].iter().position(|byte| *byte == quote));
             from..all.map_or(end, |all| from + all)
         } else {
+            if !word.is_empty() {
+                directive = word;
+            }
             at = end + 1;
             continue;
         };
         at = hidden.end.max(end) + 1;
-        for byte in &mut masked[hidden] {
-            if !byte.is_ascii_whitespace() && !b"\"'".contains(byte) {
-                *byte = b'*';
-            }
-        }
+        directive = b"";
+        mask(&mut masked[hidden]);
     }
     masked
 }
+
+/// Puts stars in place of all but spaces, quotes and variables.
+fn mask(text: &mut [u8]) {
+    let mut in_variable = false;
+    for byte in text {
+        let is_name = byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'{' | b'}');
+        in_variable = *byte == b'$' || in_variable && is_name;
+        if !in_variable && !byte.is_ascii_whitespace() && !b"\"'".contains(byte) {
+            *byte = b'*';
+        }
+    }
+}
+
+/// Whether what follows `word` is a secret: it is the name of a field or a variable that `directive` sets.
+fn is_secret_value(directive: &[u8], word: &[u8]) -> bool {
+    let sets = directive == b"set"
+        || [&b"header"[..], b"headers"]
+            .iter()
+            .any(|end| directive.ends_with(end));
+    let name = word.to_ascii_lowercase();
+    sets && SECRET_NAMES.iter().any(|part| find(&name, part).is_some())
+}
+
+fn find(text: &[u8], part: &[u8]) -> Option<usize> {
+    text.windows(part.len()).position(|found| found == part)
+}
+
+/// Directives that have a secret as an argument.
+const SECRET_DIRECTIVES: [&[u8]; 3] = [b"secret", b"secure_link_secret", b"secure_link_md5"];
+
+/// Parts of the names of fields and variables that are secrets.
+const SECRET_NAMES: [&[u8]; 7] = [
+    b"authorization",
+    b"cookie",
+    b"token",
+    b"secret",
+    b"password",
+    b"api-key",
+    b"api_key",
+];
 
 /// The parameter whose value is not shown.
 const PASSWORD: &[u8] = b"password=";
@@ -412,7 +451,26 @@ mod tests {
             ("redis a password=\"abc\";", "redis a password=\"***\";"),
             ("secret", "secret"),
             ("secret abc", "secret ***"),
-            ("secure_link_secret abc;", "secure_link_secret abc;"),
+            ("secure_link_secret abc;", "secure_link_secret ***;"),
+            (
+                "secure_link_md5 \"$uri${x} abc\";",
+                "secure_link_md5 \"$uri${x} ***\";",
+            ),
+            (
+                "proxy_set_header Authorization \"Basic Zm9v\" x; return 1;",
+                "proxy_set_header Authorization \"***** ****\" *; return 1;",
+            ),
+            (
+                "proxy_set_header  Cookie $http_cookie;",
+                "proxy_set_header  Cookie $http_cookie;",
+            ),
+            (
+                "more_set_input_headers 'X-Api-Key: abc' b;",
+                "more_set_input_headers 'X-Api-Key: ***' *;",
+            ),
+            ("set $token abc;", "set $token ***;"),
+            ("secrets abc; return 1;", "secrets abc; return 1;"),
+            ("proxy_pass_header Server;", "proxy_pass_header Server;"),
         ] {
             assert_eq!(mask_secrets(line.as_bytes()), shown.as_bytes(), "{line}");
         }

@@ -138,23 +138,26 @@ pub(super) fn write_slim(tree: &Path, binary: &Path) -> Outcome {
 
 /// The shared libraries of a binary and what loads them, as paths of this machine; none for a static one.
 fn libraries(binary: &Path) -> Result<Vec<PathBuf>, String> {
-    if machine(binary)? != std::env::consts::ARCH {
-        let headers = shell::output(Command::new("readelf").arg("-lW").arg(binary), LIMIT)?;
-        // The libraries of another architecture are not on this machine.
-        return match headers.contains("INTERP") {
-            false => Ok(Vec::new()),
-            true => Err(format!(
-                "{}: a small image for another architecture needs a static binary (cargo xtask dist --target {}-unknown-linux-musl)",
-                binary.display(),
-                machine(binary)?
-            )),
-        };
-    }
-    let Ok(text) = shell::output(Command::new("ldd").arg(binary), LIMIT) else {
+    if is_static(binary)? {
         return Ok(Vec::new());
-    };
+    }
+    // The libraries of another architecture are not on this machine.
+    if machine(binary)? != std::env::consts::ARCH {
+        return Err(format!(
+            "{}: a small image for another architecture needs a static binary (cargo xtask dist --target {}-unknown-linux-musl)",
+            binary.display(),
+            machine(binary)?
+        ));
+    }
+    let text = shell::output(Command::new("ldd").arg(binary), LIMIT)?;
     let words = text.split_whitespace().filter(|word| word.starts_with('/'));
     Ok(words.map(PathBuf::from).collect())
+}
+
+/// Whether a binary needs no shared library, by its program headers: no interpreter loads any.
+pub(crate) fn is_static(binary: &Path) -> Result<bool, String> {
+    let headers = shell::output(Command::new("readelf").arg("-lW").arg(binary), LIMIT)?;
+    Ok(!headers.contains("INTERP"))
 }
 
 /// The architecture of a binary, as `uname -m` and cargo say it.

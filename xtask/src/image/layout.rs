@@ -4,7 +4,10 @@
 //! oci-layout, index.json     index → manifest of each image, with its name
 //! blobs/sha256/…             manifest → configuration and layers; a layer is a tar file, compressed by gzip
 //! ```
+//!
+//! An image for several architectures is an index of its own, with a manifest for each.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,11 +20,13 @@ use crate::dist::sha256;
 /// User and group of the server; the number is that of the official image.
 const USER: &str = "101:101";
 
+/// The media type of an index.
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+
 /// A layout that is being written.
 pub(super) struct OciLayout {
     folder: PathBuf,
     epoch: u64,
-    architecture: &'static str,
     images: Vec<OciImage>,
 }
 
@@ -41,17 +46,14 @@ pub(super) struct ImageLayer {
 }
 
 struct OciImage {
-    name: String,
+    name: &'static str,
+    architecture: &'static str,
     manifest: OciBlob,
     compressed: u64,
 }
 
 impl OciLayout {
-    pub(super) fn new(
-        folder: &Path,
-        epoch: u64,
-        architecture: &'static str,
-    ) -> Result<OciLayout, String> {
+    pub(super) fn new(folder: &Path, epoch: u64) -> Result<OciLayout, String> {
         let folder = std::path::absolute(folder).map_err(|error| error.to_string())?;
         write(
             &folder.join("oci-layout"),
@@ -61,7 +63,6 @@ impl OciLayout {
         Ok(OciLayout {
             folder,
             epoch,
-            architecture,
             images: Vec::new(),
         })
     }
@@ -144,10 +145,15 @@ impl OciLayout {
         self.add_file(&file, kind)
     }
 
-    /// An image of these layers.
-    pub(super) fn add_image(&mut self, name: &str, layers: ImageLayers<'_>) -> Outcome {
+    /// An image of these layers. The architecture is in the words of container engines (`amd64`).
+    pub(super) fn add_image(
+        &mut self,
+        name: &'static str,
+        architecture: &'static str,
+        layers: ImageLayers<'_>,
+    ) -> Outcome {
         let configuration = self.add_text(
-            &self.configuration(layers)?,
+            &self.configuration(architecture, layers)?,
             "application/vnd.oci.image.config.v1+json",
         )?;
         let blobs = layers.iter().map(|layer| layer.blob.descriptor(""));
@@ -158,7 +164,8 @@ impl OciLayout {
         );
         let manifest = self.add_text(&manifest, "application/vnd.oci.image.manifest.v1+json")?;
         self.images.push(OciImage {
-            name: name.to_owned(),
+            name,
+            architecture,
             manifest,
             compressed: layers.iter().map(|layer| layer.blob.size).sum(),
         });
@@ -166,7 +173,7 @@ impl OciLayout {
     }
 
     /// What an engine is told of the image.
-    fn configuration(&self, layers: ImageLayers<'_>) -> Result<String, String> {
+    fn configuration(&self, architecture: &str, layers: ImageLayers<'_>) -> Result<String, String> {
         let created = shell::output(
             Command::new("date")
                 .args(["-u", "+%Y-%m-%dT%H:%M:%SZ"])
@@ -179,7 +186,6 @@ impl OciLayout {
         Ok(format!(
             r#"{{"created":"{created}","architecture":"{architecture}","os":"linux","config":{{"User":"{USER}","ExposedPorts":{{"8080/tcp":{{}}}},"Env":["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin","NGINX_VERSION=1.31.5","WEIR_VERSION={version}"],"Entrypoint":["/docker-entrypoint.sh"],"Cmd":["nginx","-g","daemon off;"],"WorkingDir":"/","StopSignal":"SIGQUIT","Labels":{{"org.opencontainers.image.title":"weir","org.opencontainers.image.version":"{version}","org.opencontainers.image.licenses":"{licences}","org.opencontainers.image.source":"{source}"}}}},"rootfs":{{"type":"layers","diff_ids":[{sums}]}}}}"#,
             created = created.trim(),
-            architecture = self.architecture,
             version = env!("CARGO_PKG_VERSION"),
             licences = env!("CARGO_PKG_LICENSE"),
             source = env!("CARGO_PKG_REPOSITORY"),
@@ -189,30 +195,47 @@ impl OciLayout {
 
     /// Writes the index.
     pub(super) fn finish(&self) -> Outcome {
-        let manifests = self.images.iter().map(|image| {
-            image.manifest.descriptor(&format!(
-                r#","platform":{{"architecture":"{}","os":"linux"}},"annotations":{{"org.opencontainers.image.ref.name":"{}"}}"#,
-                self.architecture, image.name
-            ))
-        });
-        let index = format!(
-            r#"{{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[{}]}}"#,
-            manifests.collect::<Vec<_>>().join(",")
-        );
-        write(&self.folder.join("index.json"), index.as_bytes())
+        let names: BTreeSet<&str> = self.images.iter().map(|image| image.name).collect();
+        let mut entries = Vec::new();
+        // The slim one first.
+        for name in names.into_iter().rev() {
+            let images = self.images.iter().filter(|image| image.name == name);
+            let named =
+                format!(r#","annotations":{{"org.opencontainers.image.ref.name":"{name}"}}"#);
+            let images: Vec<&OciImage> = images.collect();
+            entries.push(match images.as_slice() {
+                [image] => image.descriptor(&named),
+                several => {
+                    let manifests: Vec<String> =
+                        several.iter().map(|image| image.descriptor("")).collect();
+                    self.add_text(&index(&manifests), INDEX)?.descriptor(&named)
+                }
+            });
+        }
+        write(&self.folder.join("index.json"), index(&entries).as_bytes())
     }
 
     /// A line for each image.
     pub(super) fn images(&self) -> impl Iterator<Item = String> {
         self.images.iter().map(|image| {
             format!(
-                "{}:{}  sha256:{}  {:.1} MB compressed",
+                "{}:{} {}  sha256:{}  {:.1} MB compressed",
                 self.folder.display(),
                 image.name,
+                image.architecture,
                 image.manifest.sum,
                 image.compressed as f64 / 1e6
             )
         })
+    }
+}
+
+impl OciImage {
+    fn descriptor(&self, more: &str) -> String {
+        self.manifest.descriptor(&format!(
+            r#","platform":{{"architecture":"{}","os":"linux"}}{more}"#,
+            self.architecture
+        ))
     }
 }
 
@@ -221,6 +244,11 @@ impl OciBlob {
         let (kind, sum, size) = (self.kind, &self.sum, self.size);
         format!(r#"{{"mediaType":"{kind}","digest":"sha256:{sum}","size":{size}{more}}}"#)
     }
+}
+
+fn index(manifests: &[String]) -> String {
+    let manifests = manifests.join(",");
+    format!(r#"{{"schemaVersion":2,"mediaType":"{INDEX}","manifests":[{manifests}]}}"#)
 }
 
 /// All names below a folder, sorted, folders before what is in them.

@@ -11,16 +11,18 @@ mod check;
 mod files;
 mod layout;
 
+use std::convert::Infallible;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::str::FromStr;
 use std::time::Duration;
 
 use xtask::flags::Flags;
 use xtask::{Outcome, shell};
 
 use crate::dist;
-pub(crate) use files::{architecture, machine};
+pub(crate) use files::{architecture, is_static, machine};
 use layout::{ImageLayer, OciLayout};
 
 /// A Debian is unpacked within a minute; compressing it takes another.
@@ -29,38 +31,44 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 /// The suite of the Debian image.
 const SUITE: &str = "bookworm";
 
-/// `cargo xtask image [--binary PATH] [--slim] [--base TAR] [--check]`.
+/// `cargo xtask image [--binary PATH,…] [--slim] [--base TAR] [--check]`.
 pub(crate) fn run(flags: &mut Flags) -> Outcome {
-    let mut binary: PathBuf = flags.value("--binary", PathBuf::new())?;
+    let mut binaries: BinaryList = flags.value("--binary", BinaryList::default())?;
     let base: PathBuf = flags.value("--base", PathBuf::new())?;
     let only_slim = flags.has("--slim");
     let check = flags.has("--check");
     flags.finish()?;
-    if binary.as_os_str().is_empty() {
-        binary = dist::binary(&dist::DistBuild::here(None)?)?;
+    if binaries.0.is_empty() {
+        let binary = dist::binary(&dist::DistBuild::here(None)?)?;
+        binaries.0.push(binary);
+    }
+    if check && binaries.0.len() > 1 {
+        return Err("--check runs an image of one binary".to_owned());
     }
     let target = shell::target().join("image");
     let _ = fs::remove_dir_all(&target);
     let epoch = source_date()?;
-    let architecture = files::architecture(&binary)?;
-    let mut layout = OciLayout::new(&target.join("oci"), epoch, architecture)?;
+    let mut layout = OciLayout::new(&target.join("oci"), epoch)?;
+    for binary in &binaries.0 {
+        let architecture = files::architecture(binary)?;
+        let tree = target.join(format!("slim-{architecture}"));
+        files::write_common(&tree, binary)?;
+        files::write_slim(&tree, binary)?;
+        let slim = layout.add_tree(&tree, files::OF_THE_SERVER)?;
+        layout.add_image("slim", architecture, &[slim])?;
 
-    let tree = target.join("slim");
-    files::write_common(&tree, &binary)?;
-    files::write_slim(&tree, &binary)?;
-    let slim = layout.add_tree(&tree, files::OF_THE_SERVER)?;
-    layout.add_image("slim", &[slim])?;
-
-    if !only_slim {
-        let base = match base.as_os_str().is_empty() {
-            true => debian_base(&target, epoch)?,
-            false => copy_base(&base, &target)?,
-        };
-        let base = layout.add_tar(&base)?;
-        let tree = target.join("debian");
-        files::write_common(&tree, &binary)?;
-        let ours = layout.add_tree(&tree, files::OF_THE_SERVER)?;
-        layout.add_image("debian", &[base, ours])?;
+        // A Debian is unpacked for this machine only.
+        if !only_slim && files::machine(binary)? == std::env::consts::ARCH {
+            let base = match base.as_os_str().is_empty() {
+                true => debian_base(&target, epoch)?,
+                false => copy_base(&base, &target)?,
+            };
+            let base = layout.add_tar(&base)?;
+            let tree = target.join("debian");
+            files::write_common(&tree, binary)?;
+            let ours = layout.add_tree(&tree, files::OF_THE_SERVER)?;
+            layout.add_image("debian", architecture, &[base, ours])?;
+        }
     }
     layout.finish()?;
     for image in layout.images() {
@@ -69,6 +77,18 @@ pub(crate) fn run(flags: &mut Flags) -> Outcome {
     match check {
         true => check::slim(&target),
         false => Ok(()),
+    }
+}
+
+/// Binaries that are there already, one for each architecture, with commas between their paths.
+#[derive(Debug, Default)]
+pub(crate) struct BinaryList(pub(crate) Vec<PathBuf>);
+
+impl FromStr for BinaryList {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<BinaryList, Infallible> {
+        Ok(BinaryList(text.split(',').map(PathBuf::from).collect()))
     }
 }
 
