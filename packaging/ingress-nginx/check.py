@@ -78,7 +78,8 @@ NAMES = {
 OWN_ADDRESSES = {"virtual": "10.2.0.9"}
 # What the image's own nginx lacks, and what the template does not write.
 SEALED = "refuse_directives root alias *_by_lua set_by_lua_block rewrite_by_lua_block access_by_lua_block " \
-    "content_by_lua_block header_filter_by_lua_block body_filter_by_lua_block log_by_lua_block;"
+    "content_by_lua_block header_filter_by_lua_block body_filter_by_lua_block log_by_lua_block init_by_lua_block " \
+    "init_worker_by_lua_block exit_worker_by_lua_block;"
 TICKET_KEY = b64encode(bytes(range(80))).decode()
 # What a group of cases changes.
 GROUPS = {

@@ -74,6 +74,10 @@ class Replay:
         self.names["script"].write_text(f"os.execute('touch {self.names['mark']}') ngx.say(1)")
         words = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", self.names["library"]]
         subprocess.run(words, input=(CODE % self.names["mark"]).encode(), check=True)
+        # The template has such a line, and there can be only one.
+        (folder / "lua.conf").write_text("events { } http { init_by_lua_block { } }")
+        tested = subprocess.run([path, "-t", "-p", folder, "-c", folder / "lua.conf"], capture_output=True, check=False)
+        self.first = "" if b"unknown directive" in tested.stderr else "init_by_lua_block { }"
 
     def configuration(self, hole, step, port):
         """A configuration as the template makes one, with the injected text in it."""
@@ -89,7 +93,7 @@ class Replay:
         broken = (line % value).replace("\r", "\n")
         own = "\n".join(f"{one};" for one in self.lines)
         return (
-            f"{own}\ndaemon off; pid {self.folder}/pid; error_log stderr;\nevents {{ }}\nhttp {{ access_log off;\n"
+            f"{own}\ndaemon off; pid {self.folder}/pid; error_log stderr;\nevents {{ }}\nhttp {{ access_log off; {self.first}\n"
             f"client_body_temp_path {self.folder}/body; proxy_temp_path {self.folder}/proxy; fastcgi_temp_path {self.folder}/fastcgi;\n"
             f"server {{ listen 127.0.0.1:{port};\n{broken}\n}}\n}}\n}}\n"
         )
