@@ -51,7 +51,7 @@ def affinity_changes(t):
     yield
     t.true(t.get().cookie("one")[0], "no cookie")
     t.change({"session-cookie-name": "two"})
-    t.later(lambda: t.get().cookie("two")[0], 40)
+    t.later(lambda: t.get().cookie("two")[0], 120)
 
 
 @case()
@@ -64,7 +64,7 @@ def persistent_sessions_stay_when_pods_come(t):
     for mode in ("balanced", "persistent"):
         cookies[mode] = {"Cookie": "INGRESSCOOKIE=" + t.get(host=f"{mode}.{t.host}").cookie("INGRESSCOOKIE")[0]}
         t.stage.service("few-" + mode, "10.1.0.1", "10.1.0.2", "10.1.0.3")
-        t.later(lambda mode=mode: pods_of(t, 9, host=f"{mode}.{t.host}") == {"w1", "w2", "w3"}, 40)
+        t.later(lambda mode=mode: pods_of(t, 9, host=f"{mode}.{t.host}") == {"w1", "w2", "w3"}, 120)
     for mode, cookie in cookies.items():
         reached = pods_of(t, 5, host=f"{mode}.{t.host}", fields=cookie)
         t.true(reached == {"w1"} or (mode == "balanced" and len(reached) == 1), reached)
@@ -149,7 +149,7 @@ def certificates_of_clients_change(t):
     own = t.certificate("client.test")
     t.equal(t.get(tls=True, certificate=own).status, 403)
     t.change({"auth-tls-match-cn": "CN=(client|other).test"})
-    t.later(lambda: t.get(tls=True, certificate=own).status == 200, 40)
+    t.later(lambda: t.get(tls=True, certificate=own).status == 200, 120)
 
 
 @case()
@@ -205,10 +205,10 @@ def canaries_change(t):
     yield
     t.equal(t.get(fields={"X-New": "always"}).pod, "c1")
     t.change({"canary-by-header": "X-Newer"})
-    t.later(lambda: t.get(fields={"X-Newer": "always"}).pod == "c1", 40)
+    t.later(lambda: t.get(fields={"X-Newer": "always"}).pod == "c1", 120)
     t.true(t.get(fields={"X-New": "always"}).pod[0] == "w", "the former header counts")
     t.change({"rewrite-target": "/rewritten"}, of=main)
-    t.later(lambda: t.get().seen["target"] == "/rewritten", 40)
+    t.later(lambda: t.get().seen["target"] == "/rewritten", 120)
     t.equal(t.get(fields={"X-Newer": "always"}).pod, "c1")
 
 
@@ -358,10 +358,10 @@ def external_names(t):
     t.ingress({}, spec={"rules": [rule]}, host="portless." + t.host)
     yield
     for name in ("named", "dotted", "portless", "moves"):
-        t.later(lambda name=name: t.get(host=f"{name}.{t.host}").pod == "w1", 40)
+        t.later(lambda name=name: t.get(host=f"{name}.{t.host}").pod == "w1", 120)
     t.true(t.get(host="invalid." + t.host).status in (502, 503), "reached")
     outside("moves", "two.svc.test", ports)
-    t.later(lambda: t.get(host="moves." + t.host).pod == "w2", 40)
+    t.later(lambda: t.get(host="moves." + t.host).pod == "w2", 120)
     t.true(t.line(7004, b"hello\n") == b"w1 hello\n", "TCP")
 
 
@@ -392,7 +392,13 @@ def a_request_in_a_request_is_not_served(t):
     with socket.create_connection(("127.0.0.1", 80), timeout=5) as own:
         own.sendall(outer.encode())
         own.shutdown(socket.SHUT_WR)
-        text = b"".join(iter(lambda: own.recv(65536), b""))
+        text = b""
+        try:
+            while part := own.recv(65536):
+                text += part
+        except ConnectionResetError:
+            # There were bytes of the body that nobody has read.
+            pass
     t.true(text.count(b"HTTP/1.1 ") == 1 and b"/inner" not in text, text)
 
 
@@ -407,13 +413,13 @@ def endpoints_change_without_reload(t):
     before = t.reloads()
     t.equal(pods_of(t), {"w1"})
     t.stage.service("scaled", "10.1.0.1", "10.1.0.2", "10.1.0.3")
-    t.later(lambda: pods_of(t, 9) == {"w1", "w2", "w3"}, 40)
+    t.later(lambda: pods_of(t, 9) == {"w1", "w2", "w3"}, 120)
     t.stage.service("scaled", "10.1.0.2")
-    t.later(lambda: pods_of(t, 9) == {"w2"}, 40)
+    t.later(lambda: pods_of(t, 9) == {"w2"}, 120)
     t.stage.service("scaled")
-    t.later(lambda: t.get().status == 503, 40)
+    t.later(lambda: t.get().status == 503, 120)
     t.stage.service("scaled", "10.1.0.3")
-    t.later(lambda: t.get().status == 200, 40)
+    t.later(lambda: t.get().status == 200, 120)
     t.equal(t.reloads(), before)
 
 
@@ -425,16 +431,16 @@ def certificates_change_without_reload(t):
     before, first = t.reloads(), t.get(tls=True).session[2]
     certificate, key = t.stage.authority.issue(t.host)
     t.secret(name, {"tls.crt": certificate.read_bytes(), "tls.key": key.read_bytes()}, "kubernetes.io/tls")
-    t.later(lambda: t.get(tls=True).session[2] != first, 40)
+    t.later(lambda: t.get(tls=True).session[2] != first, 120)
     second = t.get(tls=True).session[2]
     t.equal(t.get(tls=True, name=t.host + ".").session[2], second)
     t.stage.cluster.delete("secrets", name)
-    t.later(lambda: t.get(tls=True).session[2] not in (first, second), 40)
+    t.later(lambda: t.get(tls=True).session[2] not in (first, second), 120)
     t.equal(t.reloads(), before)
     # It is as if the secret had been missing from the beginning; and HTTP redirects nevertheless.
     t.equal(t.get().status, 308)
     t.secret(name, {"tls.crt": certificate.read_bytes(), "tls.key": key.read_bytes()}, "kubernetes.io/tls")
-    t.later(lambda: t.get(tls=True).session[2] == second, 40)
+    t.later(lambda: t.get(tls=True).session[2] == second, 120)
 
 
 @case()
@@ -445,9 +451,9 @@ def tls_comes_and_goes(t):
     certificate, key = t.stage.authority.issue(t.host)
     t.secret("comes", {"tls.crt": certificate.read_bytes(), "tls.key": key.read_bytes()}, "kubernetes.io/tls")
     t.change(spec={"tls": [{"hosts": [t.host], "secretName": "comes"}]})
-    t.later(lambda: t.get().status == 308 and t.get(tls=True).session[2] != fake, 40)
+    t.later(lambda: t.get().status == 308 and t.get(tls=True).session[2] != fake, 120)
     t.change(spec={"tls": []})
-    t.later(lambda: t.get().status == 200 and t.get(tls=True).session[2] == fake, 40)
+    t.later(lambda: t.get().status == 200 and t.get(tls=True).session[2] == fake, 120)
 
 
 @case()
@@ -471,7 +477,7 @@ def annotations_change(t):
         known = json.loads(t.get("/configuration/backends", host="x", port=10246).body)
         return any(one["name"] == f"default-{t.made[0]}-http" and one.get("load-balance") == "ewma" for one in known)
 
-    t.later(is_known, 40)
+    t.later(is_known, 120)
     t.equal(pods_of(t, 30), {"w1", "w2", "w3"})
 
 
@@ -508,7 +514,7 @@ def metrics(t):
         lines = [line for line in text.splitlines() if line.startswith(wanted)]
         return any(f'host="{t.host}"' in line and 'status="200"' in line for line in lines)
 
-    t.later(is_counted, 40)
+    t.later(is_counted, 120)
     text = t.get("/metrics", host="x", port=10254).body.decode()
     for name in ("connect_duration_seconds_count", "response_size_sum", "nginx_process_connections"):
         t.true(f"nginx_ingress_controller_{name}" in text, name)
@@ -695,7 +701,7 @@ def a_changed_setting_is_a_reload(t):
     yield
     before = t.reloads()
     t.stage.change_settings({**t.stage.groups["settings"], "add-headers": "ingress-nginx/sent"})
-    t.later(lambda: t.get().field("x-sent") == "along", 40)
+    t.later(lambda: t.get().field("x-sent") == "along", 120)
     t.later(lambda: t.reloads() > before)
 
 
@@ -779,7 +785,7 @@ def stapled_states(t):
         return b"OCSP Response Status: successful" in done.stdout and b"Cert Status: good" in done.stdout
 
     # The first connection starts the request to the authority.
-    t.later(lambda: stapled(t.host), 40)
+    t.later(lambda: stapled(t.host), 120)
     t.true(not stapled("none." + t.host), "stapled")
     server.shutdown()
 
@@ -824,7 +830,7 @@ def flags(t):
     t.equal(t.get(tls=True).session[2], own)
     t.true("## start server elsewhere.test" not in t.stage.configuration(), "not watched")
     t.stage.cluster.delete("ingresses", "elsewhere", "elsewhere")
-    t.later(lambda: 'host="nobody.test"' in t.get("/metrics", host="x", port=10254).body.decode(), 40)
+    t.later(lambda: 'host="nobody.test"' in t.get("/metrics", host="x", port=10254).body.decode(), 120)
 
 
 @case(group="passthrough")
@@ -893,7 +899,6 @@ def the_api_server_asks_the_controller(t):
         "sign": ({"connection-proxy-header": "a;}"}, {"path": "/sign"}),
         "word": ({"connection-proxy-header": "set_by_lua"}, {"path": "/word"}),
         "kind": ({}, {"path": "/x/[a-z]{3}"}),
-        "risk": ({"auth-tls-match-cn": "CN=a b #;"}, {"path": "/risk"}),
     }
 
     def is_refused(annotations, options):
@@ -910,15 +915,15 @@ def the_api_server_asks_the_controller(t):
         for name, (annotations, options) in refused.items():
             t.true(is_refused(annotations, options), name)
         t.ingress({"canary": "true", "canary-by-header": "X-New"}, path="/taken", service="canary")
-        t.later(lambda: t.get("/taken", fields={"X-New": "always"}).pod == "c1", 40)
+        t.later(lambda: t.get("/taken", fields={"X-New": "always"}).pod == "c1", 120)
         regex = {"use-regex": "true", "rewrite-target": "/new"}
         t.ingress(regex, path="/x/[a-z]{3}", kind="ImplementationSpecific")
-        t.later(lambda: t.get("/x/abc").seen.get("target") == "/new", 40)
+        t.later(lambda: t.get("/x/abc").seen.get("target") == "/new", 120)
         # Another class is nobody's business.
         t.ingress({"connection-proxy-header": "a;}"}, path="/other", spec={"ingressClassName": "another"})
         text = kubectl(t, "create", "-f", "-", text=json.dumps(by_hand(t)))
         t.true("by-hand created" in text, text)
-        t.later(lambda: t.get("/", host="hand." + t.host).status == 200, 40)
+        t.later(lambda: t.get("/", host="hand." + t.host).status == 200, 120)
         t.true("deleted" in kubectl(t, "delete", "ingress", "by-hand"), "not deleted")
         body = b"b" * (9 << 20)
         reply = client.fetch("127.0.0.1", "/networking/v1/ingresses", "POST", body=body, port=9443, tls=True)
@@ -972,6 +977,6 @@ def classes(t):
     statuses = [t.get(host=host + t.host).status for host in ("", "note.", "good.", "leaves.")]
     t.equal(statuses, [404, 404, 200, 200])
     t.change(spec={"ingressClassName": "another"})
-    t.later(lambda: t.get(host="leaves." + t.host).status == 404, 40)
+    t.later(lambda: t.get(host="leaves." + t.host).status == 404, 120)
     t.change(spec={"ingressClassName": "nginx"})
-    t.later(lambda: t.get(host="leaves." + t.host).status == 200, 40)
+    t.later(lambda: t.get(host="leaves." + t.host).status == 200, 120)

@@ -80,6 +80,7 @@ OWN_ADDRESSES = {"virtual": "10.2.0.9"}
 SEALED = "refuse_directives root alias *_by_lua set_by_lua_block rewrite_by_lua_block access_by_lua_block " \
     "content_by_lua_block header_filter_by_lua_block body_filter_by_lua_block log_by_lua_block init_by_lua_block " \
     "init_worker_by_lua_block exit_worker_by_lua_block;"
+RUNNING = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
 TICKET_KEY = b64encode(bytes(range(80))).decode()
 # What a group of cases changes.
 GROUPS = {
@@ -297,7 +298,7 @@ class Stage:
         put("nodes", "node", spec={}, status={"addresses": [{"type": "InternalIP", "address": NODE}]})
         labels = {"labels": {"app": "controller"}}
         spec = {"nodeName": "node", "containers": [{"name": "controller", "image": "none"}]}
-        put("pods", "controller", "ingress-nginx", metadata=labels, spec=spec, status={"phase": "Running"})
+        put("pods", "controller", "ingress-nginx", metadata=labels, spec=spec, status=RUNNING)
         put("ingressclasses", "nginx", spec={"controller": "k8s.io/ingress-nginx"})
         put("configmaps", "controller", "ingress-nginx", data=self.settings)
         put("configmaps", "sent", "ingress-nginx", data={"X-Sent": "along"})
