@@ -917,7 +917,7 @@ def the_api_server_asks_the_controller(t):
         t.later(lambda: t.get("/taken", fields={"X-New": "always"}).pod == "c1", 120)
         regex = {"use-regex": "true", "rewrite-target": "/new"}
         t.ingress(regex, path="/x/[a-z]{3}", kind="ImplementationSpecific")
-        t.later(lambda: t.get("/x/abc").seen.get("target") == "/new", 120)
+        t.later(lambda: t.get("/x/abc").status == 200 and t.get("/x/abc").seen["target"] == "/new", 120)
         # Another class is nobody's business.
         t.ingress({"connection-proxy-header": "a;}"}, path="/other", spec={"ingressClassName": "another"})
         text = kubectl(t, "create", "-f", "-", text=json.dumps(by_hand(t)))

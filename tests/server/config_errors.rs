@@ -685,7 +685,7 @@ fn refused_directives() {
         ),
         (
             "*_by_lua_block",
-            "content_by_lua_block { }",
+            "location / { content_by_lua_block { } }",
             "\"content_by_lua_block\" directive is refused in",
         ),
         (
