@@ -3,6 +3,8 @@
 //!
 //! The oracle has no QUIC before 1.25, and Debian's none at all: these tests run on Weir alone.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use weir_tests::{Scripted, Server, Signal, Site, read_until, send, skip_on_oracle};
@@ -642,4 +644,50 @@ fn the_settings_of_the_server() {
     });
     // QPACK_MAX_TABLE_CAPACITY 4096, QPACK_BLOCKED_STREAMS 7, ENABLE_CONNECT_PROTOCOL 1.
     assert_eq!(settings, [1, 0x50, 0, 7, 7, 8, 1]);
+}
+
+/// All streams of a connection share what its client takes and what may wait for it: who fills it first must not keep it.
+#[test]
+fn an_urgent_response_overtakes_those_that_fill_the_connection() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    const LENGTH: usize = 4 << 20;
+    let server = site("root html;")
+        .file("html/large", vec![b'x'; LENGTH])
+        .start();
+    let quic = Quic::connect_with(&server, &Client::new(), |config| {
+        let mut transport = quinn::TransportConfig::default();
+        transport.receive_window(quinn::VarInt::from_u32(128 * 1024));
+        config.transport_config(Arc::new(transport));
+    });
+    let quic = quic.expect("it listens");
+    let _control = quic.control();
+    let ask = |priority| {
+        let fields = [
+            (":method", "GET"),
+            (":scheme", "https"),
+            (":authority", "localhost"),
+            (":path", "/large"),
+            ("priority", priority),
+        ];
+        quic.ask(&frame(1, &block(&fields)))
+    };
+    let patient = [ask("u=7"), ask("u=7"), ask("u=7")];
+    let mut urgent = ask("u=0");
+    let others = Arc::new(AtomicUsize::new(0));
+    let all = quic.run(async {
+        for mut stream in patient {
+            let others = Arc::clone(&others);
+            tokio::spawn(async move {
+                while let Ok(Some(chunk)) = stream.read_chunk(usize::MAX, true).await {
+                    others.fetch_add(chunk.bytes.len(), Relaxed);
+                }
+            });
+        }
+        urgent.read_to_end(2 * LENGTH).await
+    });
+    assert!(all.expect("no reset").len() > LENGTH);
+    let others = others.load(Relaxed);
+    assert!(others < LENGTH, "{others} bytes of the others");
 }

@@ -107,6 +107,53 @@ fn instructions_that_copy_more_than_they_cost() {
     is_stopped(&server, |quic| flood(quic, true, &[3], &[0x40]));
 }
 
+/// CVE-2026-40898 of quic-go: 60 KB that stand for 240 MB of fields, as the head of a request and as its trailers.
+#[test]
+fn a_header_block_that_stands_for_much_more() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let server = server("");
+    let before = memory(&server);
+    let quic = Quic::connect(&server);
+    let _control = quic.control();
+    // An entry of some 4,000 bytes, as above.
+    let mut insert = vec![2, 0x3f, 0xe1, 0x1f, 0x41, b'a', 0x7f, 0x81, 0x1e];
+    insert.extend([b'x'; 4000]);
+    let _encoder = quic.open_uni(&insert);
+    // One insertion is needed; then a byte for each copy.
+    let bomb = |fields: &[u8]| {
+        let mut bomb = vec![2, 0];
+        bomb.extend_from_slice(fields);
+        bomb.resize(60_000, 0x80);
+        frame(1, &bomb)
+    };
+    let fields = [
+        (":method", "POST"),
+        (":scheme", "https"),
+        (":authority", "localhost"),
+        (":path", "/slow"),
+    ];
+    for _ in 0..3 {
+        let mut stream = quic.ask(&bomb(&block(&with("GET", &[]))[2..]));
+        let answer = quic.read(&mut stream).expect("no reset");
+        // nginx's page for it.
+        let text = String::from_utf8_lossy(&answer).into_owned();
+        assert!(
+            text.contains("Request Header Or Cookie Too Large"),
+            "{text}"
+        );
+        let mut message = frame(1, &block(&fields));
+        message.extend(frame(0, b"content"));
+        message.extend(bomb(&[]));
+        // H3_MESSAGE_ERROR.
+        let mut stream = quic.ask(&message);
+        assert_eq!(quic.read(&mut stream), Err(0x10e));
+    }
+    let after = memory(&server);
+    assert!(after < before + MEMORY, "{before} and then {after}");
+}
+
 #[test]
 fn requests_that_are_taken_back_at_once() {
     if skip_on_oracle(WHY) {

@@ -112,6 +112,7 @@ mod proxy_ssl;
 mod queue;
 mod quic;
 mod quic_attacks;
+mod quic_forged;
 mod random_index;
 mod ranges;
 mod realip;

@@ -22,7 +22,7 @@ fn site(rest: &str) -> Site {
 }
 
 /// From another port from now on, as behind a NAT that has forgotten the old one. Returns the new port.
-fn rebind(quic: &Quic) -> u16 {
+pub(crate) fn rebind(quic: &Quic) -> u16 {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
     let port = socket.local_addr().expect("bound").port();
     quic.run(async { quic.endpoint.rebind(socket) })
@@ -586,4 +586,22 @@ fn what_contradicts_quic_is_an_error() {
             tested.stderr
         );
     }
+}
+
+/// A firewall that drops UDP shows in nothing else than that clients come back over TCP.
+#[test]
+fn clients_that_never_come_over_quic_are_told_of() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let server = site("location / { return 200 here; }").start();
+    let client = Client::new();
+    let told = || server.read("error.log").contains("none over QUIC");
+    for _ in 0..256 {
+        // The first of them has no session yet.
+        assert!(!told());
+        client.get(&server, "localhost", "/").expect("a response");
+    }
+    client.get(&server, "localhost", "/").expect("a response");
+    assert!(until(|| told().then_some(())).is_some());
 }

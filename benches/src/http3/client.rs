@@ -40,11 +40,18 @@ pub(crate) struct Work {
     pub(crate) streams: usize,
 }
 
-/// One client, its connection and its requests.
-struct QuicClient {
+/// A socket, and which of the clients have their connections over it: one, unless it is shared.
+struct ClientSocket {
     socket: UdpSocket,
     state: UdpSocketState,
     endpoint: Endpoint,
+    clients: HashMap<ConnectionHandle, usize>,
+}
+
+/// One client, its connection and its requests.
+struct QuicClient {
+    /// Its socket's place among all.
+    socket: usize,
     handle: ConnectionHandle,
     connection: Connection,
     timer: Option<Instant>,
@@ -70,6 +77,9 @@ pub(crate) struct Totals {
 /// The clients of one load.
 pub(crate) struct QuicClients {
     clients: Vec<QuicClient>,
+    sockets: Vec<ClientSocket>,
+    /// How many connections a socket has.
+    per_socket: usize,
     epoll: rustix::fd::OwnedFd,
     memory: Vec<u8>,
     work: Work,
@@ -97,6 +107,8 @@ impl QuicClients {
         let request = request(&work.path);
         Ok(QuicClients {
             clients: Vec::new(),
+            sockets: Vec::new(),
+            per_socket: 1,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| error.to_string())?,
             memory: vec![0; BUFFERS * BUFFER_SIZE],
             work,
@@ -109,34 +121,44 @@ impl QuicClients {
         })
     }
 
+    /// From now on so many clients share a socket: there are fewer descriptors than connections.
+    pub(crate) fn share_sockets(&mut self, per_socket: usize) {
+        self.per_socket = per_socket;
+    }
+
     /// As many more clients, which connect from this address when they are run.
     pub(crate) fn add(&mut self, count: usize, from: [u8; 4]) -> Result<(), String> {
         for _ in 0..count {
-            let client = self.connect(from).map_err(|error| error.to_string())?;
+            let has_room = |socket: &ClientSocket| socket.clients.len() < self.per_socket;
+            let socket = match self.sockets.last().is_some_and(has_room) {
+                true => self.sockets.len() - 1,
+                false => self.open(from).map_err(|error| error.to_string())?,
+            };
+            let index = self.clients.len();
+            let client = self.connect(socket, index)?;
             self.clients.push(client);
-            let index = self.clients.len() - 1;
-            self.watch(index).map_err(|error| error.to_string())?;
             self.send(index).map_err(|error| error.to_string())?;
         }
         Ok(())
     }
 
-    fn connect(&self, from: [u8; 4]) -> io::Result<QuicClient> {
-        let socket = UdpSocket::bind((std::net::Ipv4Addr::from(from), 0))?;
-        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None);
-        let (handle, connection) = endpoint
-            .connect(
-                Instant::now(),
-                self.config.clone(),
-                self.server,
-                "localhost",
-            )
-            .map_err(io::Error::other)?;
+    /// Opens a socket: its place.
+    fn open(&mut self, from: [u8; 4]) -> io::Result<usize> {
+        self.sockets.push(ClientSocket::bind(from)?);
+        self.watch(self.sockets.len() - 1)?;
+        Ok(self.sockets.len() - 1)
+    }
+
+    fn connect(&mut self, socket: usize, index: usize) -> Result<QuicClient, String> {
+        let place = &mut self.sockets[socket];
+        let (now, config) = (Instant::now(), self.config.clone());
+        let begun = place
+            .endpoint
+            .connect(now, config, self.server, "localhost");
+        let (handle, connection) = begun.map_err(|error| error.to_string())?;
+        place.clients.insert(handle, index);
         Ok(QuicClient {
             socket,
-            state,
-            endpoint,
             handle,
             connection,
             timer: None,
@@ -148,11 +170,11 @@ impl QuicClients {
         })
     }
 
-    fn watch(&self, index: usize) -> io::Result<()> {
-        let data = epoll::EventData::new_u64(index as u64);
+    fn watch(&self, socket: usize) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(socket as u64);
         epoll::add(
             &self.epoll,
-            self.clients[index].socket.as_fd(),
+            self.sockets[socket].socket.as_fd(),
             data,
             epoll::EventFlags::IN,
         )?;
@@ -161,14 +183,16 @@ impl QuicClients {
 
     /// Another port for a client from now on, as behind a NAT that has forgotten the old one.
     pub(crate) fn rebind(&mut self, index: usize) -> Result<(), String> {
-        let local = self.clients[index].socket.local_addr();
+        let at = self.clients[index].socket;
+        let place = &mut self.sockets[at];
+        let local = place.socket.local_addr();
         let moved = local.and_then(|local| UdpSocket::bind((local.ip(), 0)));
         let socket = moved.map_err(|error| error.to_string())?;
-        self.clients[index].state =
+        place.state =
             UdpSocketState::new(UdpSockRef::from(&socket)).map_err(|error| error.to_string())?;
         // The old one leaves the set as it closes.
-        self.clients[index].socket = socket;
-        self.watch(index).map_err(|error| error.to_string())
+        place.socket = socket;
+        self.watch(at).map_err(|error| error.to_string())
     }
 
     /// Runs until it is done, at most for this long: whether it was.
@@ -263,9 +287,9 @@ impl QuicClients {
             Err(error) => return Err(error.into()),
         };
         for event in &events[..ready] {
-            let index = event.data.u64() as usize;
-            self.receive(index)?;
-            self.advance(index)?;
+            for index in self.receive(event.data.u64() as usize) {
+                self.advance(index)?;
+            }
         }
         let now = Instant::now();
         if next.is_some_and(|at| at <= now) {
@@ -281,17 +305,19 @@ impl QuicClients {
         Ok(())
     }
 
-    fn receive(&mut self, index: usize) -> io::Result<()> {
-        let client = &mut self.clients[index];
+    /// Takes what has come on a socket: the clients that it is for.
+    fn receive(&mut self, socket: usize) -> Vec<usize> {
+        let place = &mut self.sockets[socket];
         let mut chunks = self.memory.chunks_exact_mut(BUFFER_SIZE);
         let mut slices: [IoSliceMut<'_>; BUFFERS] =
             std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
         let mut metas = [RecvMeta::default(); BUFFERS];
-        let socket = UdpSockRef::from(&client.socket);
-        let filled = match client.state.recv(socket, &mut slices, &mut metas) {
+        let of = UdpSockRef::from(&place.socket);
+        let mut touched = Vec::new();
+        let filled = match place.state.recv(of, &mut slices, &mut metas) {
             Ok(filled) => filled,
             // Nothing there, or a report that a datagram was refused.
-            Err(_) => return Ok(()),
+            Err(_) => return touched,
         };
         let now = Instant::now();
         let memory = self.memory.chunks_exact(BUFFER_SIZE);
@@ -299,17 +325,20 @@ impl QuicClients {
             for datagram in memory[..meta.len].chunks(meta.stride.max(1)) {
                 let ecn = meta.ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn as u8));
                 let (datagram, mut answer) = (BytesMut::from(datagram), Vec::new());
-                let client = &mut self.clients[index];
-                let event =
-                    client
-                        .endpoint
-                        .handle(now, meta.addr, None, ecn, datagram, &mut answer);
-                if let Some(DatagramEvent::ConnectionEvent(_, event)) = event {
-                    client.connection.handle_event(event);
+                let event = place
+                    .endpoint
+                    .handle(now, meta.addr, None, ecn, datagram, &mut answer);
+                if let Some(DatagramEvent::ConnectionEvent(handle, event)) = event
+                    && let Some(&index) = place.clients.get(&handle)
+                {
+                    self.clients[index].connection.handle_event(event);
+                    if !touched.contains(&index) {
+                        touched.push(index);
+                    }
                 }
             }
         }
-        Ok(())
+        touched
     }
 
     /// Deals with what has happened to a connection, and sends what it has to send.
@@ -421,6 +450,7 @@ impl QuicClients {
     /// Drops all clients without a word.
     pub(crate) fn forget_all(&mut self) {
         self.clients.clear();
+        self.sockets.clear();
     }
 
     /// A new client in the place of one that is lost: whether it was.
@@ -428,11 +458,11 @@ impl QuicClients {
         if self.clients[index].lost.is_none() {
             return Ok(false);
         }
-        let fresh = self
-            .connect([127, 0, 0, 1])
-            .map_err(|error| error.to_string())?;
-        self.clients[index] = fresh;
-        self.watch(index).map_err(|error| error.to_string())?;
+        let socket = self.clients[index].socket;
+        let told = |error: io::Error| error.to_string();
+        self.sockets[socket] = ClientSocket::bind([127, 0, 0, 1]).map_err(told)?;
+        self.watch(socket).map_err(told)?;
+        self.clients[index] = self.connect(socket, index)?;
         self.send(index).map_err(|error| error.to_string())?;
         Ok(true)
     }
@@ -493,11 +523,12 @@ impl QuicClients {
 
     fn send(&mut self, index: usize) -> io::Result<()> {
         let client = &mut self.clients[index];
-        client.pass_events();
+        let place = &mut self.sockets[client.socket];
+        client.pass_events(&mut place.endpoint);
         let now = Instant::now();
         let most = match client.drops_next {
             Some(_) => 1,
-            None => client.state.max_gso_segments().clamp(1, SEGMENTS),
+            None => place.state.max_gso_segments().clamp(1, SEGMENTS),
         };
         let mut buffer = Vec::with_capacity(16 * 1024);
         while let Some(transmit) = client.connection.poll_transmit(now, most, &mut buffer) {
@@ -518,14 +549,25 @@ impl QuicClients {
                 }
             }
             // A full socket: lost, as on the way.
-            let _ = client
-                .state
-                .try_send(UdpSockRef::from(&client.socket), &out);
+            let _ = place.state.try_send(UdpSockRef::from(&place.socket), &out);
             buffer.clear();
         }
-        client.pass_events();
+        client.pass_events(&mut place.endpoint);
         client.timer = client.connection.poll_timeout();
         Ok(())
+    }
+}
+
+impl ClientSocket {
+    fn bind(from: [u8; 4]) -> io::Result<ClientSocket> {
+        let socket = UdpSocket::bind((std::net::Ipv4Addr::from(from), 0))?;
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        Ok(ClientSocket {
+            socket,
+            state,
+            endpoint: Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None),
+            clients: HashMap::new(),
+        })
     }
 }
 
@@ -538,9 +580,9 @@ impl QuicClient {
         }
     }
 
-    fn pass_events(&mut self) {
+    fn pass_events(&mut self, endpoint: &mut Endpoint) {
         while let Some(event) = self.connection.poll_endpoint_events() {
-            if let Some(answer) = self.endpoint.handle_event(self.handle, event) {
+            if let Some(answer) = endpoint.handle_event(self.handle, event) {
                 self.connection.handle_event(answer);
             }
         }

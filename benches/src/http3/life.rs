@@ -17,6 +17,9 @@ use crate::server::children_of;
 /// No row takes longer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// How many idle clients share a socket: descriptors are fewer than they are.
+const CLIENTS_OF_A_SOCKET: usize = 50;
+
 /// What the worker may grow by in a flood, in MB.
 const GROWTH: f64 = 64.0;
 
@@ -86,7 +89,7 @@ const ROWS: &[LifeRow] = &[
 /// What is done.
 const HOW: &str = "Reloads: 20 clients with 4 requests each at a time. Upgrades: USR2, QUIT to the old master once the new one has workers; \
               before each, 3 downloads of 10 MB begin at 4 MB/s. Rebinds: 4 loops or workers, 20 clients, each in turn sends from \
-              another port. Idle: PSS with the connections less that before the first. Floods: a client on a connection of its \
+              another port. Idle: PSS with the connections less that before the first, 50 clients to a socket. Floods: a client on a connection of its \
               own asks again and again, before and meanwhile; the attacker does nothing else than attack.";
 
 pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
@@ -308,6 +311,7 @@ fn rebinds(_: &Site, clients: &mut QuicClients) -> Result<(), String> {
 fn idle_memory(program: &Program, count: usize) -> Result<Cell, String> {
     let site = start(program, 1, "")?;
     let mut clients = clients(&site, (ONE_KB.0, ONE_KB.1, 0))?;
+    clients.share_sockets(CLIENTS_OF_A_SOCKET);
     let before = memory(&site, "Pss:");
     let began = Instant::now();
     for first in (0..count).step_by(50) {

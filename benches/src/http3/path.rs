@@ -32,6 +32,7 @@ const fn path(delay_ms: u64, loss: f64, rate: u64) -> PathConditions {
         duplication: 0.0,
         corruption: 0.0,
         bleaches_ecn: false,
+        dark: Duration::ZERO,
         seed: 0,
     }
 }
@@ -75,6 +76,20 @@ const CASES: &[PathCase] = &[
         PathConditions {
             corruption: 0.02,
             ..path(15, 0.0, 0)
+        },
+    ),
+    case(
+        "handshakecorruption",
+        PathConditions {
+            corruption: 0.3,
+            ..path(15, 0.0, 0)
+        },
+    ),
+    case(
+        "blackhole",
+        PathConditions {
+            dark: Duration::from_secs(2),
+            ..path(15, 0.0, 5_000_000)
         },
     ),
     case(

@@ -31,6 +31,9 @@ const FIRST_CLIENT: u8 = 3;
 /// How much may wait in front of a slow link, in bytes: 100 ms of 50 Mbit/s.
 const QUEUE: u64 = 625_000;
 
+/// When a path goes dark, after its first packet.
+const DARK_AFTER: Duration = Duration::from_millis(500);
+
 /// What happens to packets on their way. Probabilities are of one packet in one direction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PathConditions {
@@ -45,6 +48,8 @@ pub(crate) struct PathConditions {
     pub(crate) rate: u64,
     /// The ECN field is cleared.
     pub(crate) bleaches_ecn: bool,
+    /// For how long nothing passes, from [`DARK_AFTER`] on.
+    pub(crate) dark: Duration,
     pub(crate) seed: u64,
 }
 
@@ -225,6 +230,7 @@ fn pass(socket: &UnixDatagram, conditions: PathConditions, control: &RelayContro
     let mut waiting: BinaryHeap<Packet> = BinaryHeap::new();
     let mut buffer = vec![0; 65_536];
     let mut number = 0;
+    let mut began = None;
     while !control.is_over.load(Relaxed) {
         let now = Instant::now();
         while waiting.peek().is_some_and(|packet| packet.due <= now) {
@@ -260,7 +266,14 @@ fn pass(socket: &UnixDatagram, conditions: PathConditions, control: &RelayContro
         if spoils && let Some(last) = bytes.last_mut() {
             *last ^= 0x55;
         }
-        let arrivals = direction.arrivals(length, &conditions);
+        let age = began.get_or_insert_with(Instant::now).elapsed();
+        let is_dark = age
+            .checked_sub(DARK_AFTER)
+            .is_some_and(|dark| dark < conditions.dark);
+        let arrivals = match is_dark {
+            true => Vec::new(),
+            false => direction.arrivals(length, &conditions),
+        };
         let count = if arrivals.is_empty() {
             &control.lost
         } else {

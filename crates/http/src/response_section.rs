@@ -162,7 +162,8 @@ pub(crate) fn each_field(
 ) {
     let response = &request.out;
     let core = &request.site.location(request.location).core;
-    let mut text = Vec::new();
+    // A date, or a type with its charset: mostly one allocation for all.
+    let mut text = Vec::with_capacity(64);
     if !response.fields.has(KnownField::Server) && !response.omitted.server {
         let server = core.server_tokens.shown_name(&request.site.identity);
         named(KnownField::Server, server.as_bytes(), &mut take);

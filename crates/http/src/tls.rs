@@ -24,6 +24,7 @@ use crate::http_site::{FrozenHttp, HandshakeAbility, HttpSite, ServerId};
 use crate::listen::ListenEndpoint;
 use crate::log_phase::{self, ObservedHandshake};
 use crate::module::{HandshakeRefused, SessionStorage, internal_status};
+use crate::quic::reach_advice;
 use crate::request::Request;
 
 /// The result of the handshake on a connection.
@@ -58,13 +59,7 @@ pub(crate) async fn accept_tls(
     rt::set_rank(rt::TaskRank::Ordinary);
     let error = match outcome {
         Ok(Ok(Some(session))) => {
-            http.counters
-                .count_handshake(session.protocol(), session.is_resumed());
-            let end = match session.is_resumed() {
-                true => ObservedHandshake::Resumed,
-                false => ObservedHandshake::Full,
-            };
-            log_phase::observe_handshake(site, client.first_server(), end);
+            note_session(http, site, endpoint, client, &session);
             bytes.transport.set_tls(session);
             return TlsAdmission::Open;
         }
@@ -110,6 +105,27 @@ pub(crate) async fn accept_tls(
         }
     }
     TlsAdmission::Over
+}
+
+/// Counts a handshake that has succeeded.
+fn note_session(
+    http: &HttpLoop,
+    site: &HttpSite,
+    endpoint: &ListenEndpoint,
+    client: &HttpClient,
+    session: &TlsSession,
+) {
+    let is_resumed = session.is_resumed();
+    http.counters
+        .count_handshake(session.protocol(), is_resumed);
+    let end = match is_resumed {
+        true => ObservedHandshake::Resumed,
+        false => ObservedHandshake::Full,
+    };
+    if is_resumed {
+        reach_advice::note_return(http, site, endpoint);
+    }
+    log_phase::observe_handshake(site, client.first_server(), end);
 }
 
 /// Why the handshake brought no session.

@@ -5,6 +5,7 @@
 
 mod client_connection;
 mod handshake;
+pub(crate) mod reach_advice;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -88,6 +89,7 @@ fn default_server(site: &HttpSite, address: &ListenAddress) -> Option<crate::blo
 
 /// Has a task serve a new client, unless there is no room for it; then it gets no answer.
 fn take_client(engine: &Rc<LoopConnections>, arrival: QuicArrival, spec: &Arc<ListenerSpec>) {
+    reach_advice::note_arrival();
     if engine.sockets.loop_slot().is_refusing() {
         engine.http.counters.accepted.add(1);
         return arrival.refuse(&HandshakeError::Objection);

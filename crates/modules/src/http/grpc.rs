@@ -19,8 +19,9 @@ use http::{Request, upstream};
 use proto::KnownField;
 
 use crate::shared::gateway::{GatewayPass, GatewaySchemes, connection_tag};
-use crate::shared::http2::{Http2Exchange, Http2Profile, Http2Request};
+use crate::shared::http2::Http2Exchange;
 use crate::shared::request_fields::{FieldDirectives, FieldPlan};
+use crate::shared::streamed_request::{StreamProfile, StreamedRequest};
 use crate::shared::upstream_rows::{PrefixedRows, ProtocolSettings};
 
 pub(crate) static MODULE: HttpModule = HttpModule {
@@ -223,7 +224,7 @@ struct GrpcProfile {
     tls_host: Option<BString>,
 }
 
-impl Http2Profile for GrpcProfile {
+impl StreamProfile for GrpcProfile {
     fn scheme(&self) -> &'static str {
         SCHEMES.for_tls(self.tls_host.is_some())
     }
@@ -236,7 +237,7 @@ impl Http2Profile for GrpcProfile {
         &mut self,
         request: &mut Request,
         _content: RequestLength,
-        wanted: &mut Http2Request,
+        wanted: &mut StreamedRequest,
     ) -> Result<(), NoResponse> {
         // The scheme of the URI (RFC 9113, section 8.3.1), not that of the directive.
         wanted.scheme = match self.tls_host {

@@ -3,11 +3,11 @@
 //! A connection carries one request at a time and is then kept for the next, as with HTTP/1;
 //! concurrent requests use further connections, so pools, balancing and `max_conns` work as for
 //! every other protocol. The connection's state ([`H2ClientConnection`]) travels with it between requests. What
-//! to request is up to the [`Http2Profile`].
+//! to request is up to the [`StreamProfile`].
 
 use std::ops::Range;
 
-use bstr::{BStr, BString};
+use bstr::BStr;
 use http::Request;
 use http::upstream::{
     CarriedState, ChunkPiece, ContentLength, HeadProgress, NoResponse, ProtocolFault,
@@ -15,114 +15,22 @@ use http::upstream::{
 };
 use proto::KnownField;
 use proto::fields::Fields;
+use proto::h2::ErrorCode;
 use proto::h2::client::{ClientError, H2ClientConnection, OutgoingHead, ResponseEvent};
 use proto::h2::frame::{self, FrameHead, HEAD_LENGTH, MAX_FRAME_SIZE_DEFAULT};
-use proto::h2::{ErrorCode, rules};
 use proto::message::ResponseHead;
 
 use super::stream_response::{MAX_LIST, StreamResponse, check_trailer, store_field};
+use super::streamed_request::{StreamProfile, StreamedRequest};
 
 /// How much of a fixed body is framed at a time, in bytes.
 const PIECE: usize = 64 * 1024;
-
-/// A request in HTTP/2 terms, independent of a connection. It is written anew for each try, because
-/// the compression of fields depends on the connection.
-#[derive(Debug, Default)]
-pub(crate) struct Http2Request {
-    pub(crate) method: BString,
-    /// `:scheme`, `http` or `https`.
-    pub(crate) scheme: &'static str,
-    pub(crate) authority: BString,
-    pub(crate) path: BString,
-    /// The regular fields. [`Http2Request::add`] leaves out those that HTTP/2 does not allow (RFC 9113,
-    /// section 8.2.2).
-    pub(crate) fields: Fields,
-    /// A fixed body in place of the client's (`proxy_set_body`).
-    pub(crate) content: Option<Vec<u8>>,
-}
-
-impl Http2Request {
-    /// Adds a field, unless it is one that HTTP/2 does not allow. `Host` becomes `:authority`
-    /// (section 8.3.1).
-    pub(crate) fn add(&mut self, name: &[u8], value: &[u8]) {
-        let known = KnownField::from_name(name);
-        if known == KnownField::Host {
-            self.authority = value.into();
-        } else if !rules::is_connection_specific(known, value) {
-            self.fields.push(name, value);
-        }
-    }
-
-    /// Has the module fill it in, and returns what content it announces.
-    pub(crate) fn fill(
-        &mut self,
-        profile: &mut impl Http2Profile,
-        request: &mut Request,
-        content: RequestLength,
-    ) -> Result<RequestLength, NoResponse> {
-        profile.fill_request(request, content, self)?;
-        // For the error log, which shows the request to the server.
-        let record = request.upstream.get_or_make();
-        record.target.extend_from_slice(&self.path);
-        Ok(match &self.content {
-            Some(content) => RequestLength::Length(content.len() as u64),
-            None => content,
-        })
-    }
-
-    /// What the server gets, for `weir explain`.
-    pub(crate) fn shown_fields(&self) -> ShownFields {
-        let pseudo = [
-            (":method", self.method.clone()),
-            (":scheme", self.scheme.into()),
-            (":authority", self.authority.clone()),
-            (":path", self.path.clone()),
-        ];
-        let pseudo = pseudo.into_iter().map(|(name, value)| (name.into(), value));
-        let fields = self.fields.iter();
-        let fields = fields.map(|(name, value)| (name.into(), value.into()));
-        pseudo.chain(fields).collect()
-    }
-}
-
-/// The module's side of an exchange: what to request, and how to rewrite the response's fields.
-pub(crate) trait Http2Profile {
-    /// The prefix of the peer's name in logs, such as `grpc://`.
-    fn scheme(&self) -> &'static str;
-
-    /// The host to use TLS with; `None`: a plain connection.
-    fn secure_host(&self) -> Option<&BStr> {
-        None
-    }
-
-    /// Fills in the request. The error is the status to respond with; it has been logged.
-    fn fill_request(
-        &mut self,
-        request: &mut Request,
-        content: RequestLength,
-        wanted: &mut Http2Request,
-    ) -> Result<(), NoResponse>;
-
-    /// Whether trailers are passed on to the client.
-    fn passes_trailers(&self) -> bool;
-
-    /// Rewrites a field of the response; `false` leaves it unchanged.
-    fn map_field(
-        &mut self,
-        _request: &mut Request,
-        _field: KnownField,
-        _value: &[u8],
-        _out: &mut Vec<u8>,
-    ) -> bool {
-        false
-    }
-}
 
 /// One request and its response.
 pub(crate) struct Http2Exchange<S> {
     /// The module's side.
     profile: S,
-    request: Http2Request,
+    request: StreamedRequest,
     /// The content that the request announces.
     content: RequestLength,
     /// The connection's state, from the beginning of the request until it goes back with the
@@ -141,11 +49,11 @@ pub(crate) struct Http2Exchange<S> {
     is_unusable: bool,
 }
 
-impl<S: Http2Profile> Http2Exchange<S> {
-    pub(crate) fn new(speaker: S) -> Http2Exchange<S> {
+impl<S: StreamProfile> Http2Exchange<S> {
+    pub(crate) fn new(profile: S) -> Http2Exchange<S> {
         Http2Exchange {
-            profile: speaker,
-            request: Http2Request::default(),
+            profile,
+            request: StreamedRequest::default(),
             content: RequestLength::None,
             client: None,
             framed: 0,
@@ -281,7 +189,7 @@ fn bytes_missing(carry: &[u8]) -> usize {
     (HEAD_LENGTH + payload).saturating_sub(carry.len()).max(1)
 }
 
-impl<S: Http2Profile> UpstreamProtocol for Http2Exchange<S> {
+impl<S: StreamProfile> UpstreamProtocol for Http2Exchange<S> {
     fn scheme(&self) -> &'static str {
         self.profile.scheme()
     }
@@ -412,8 +320,7 @@ impl<S: Http2Profile> UpstreamProtocol for Http2Exchange<S> {
             ResponseEvent::More if used == 0 => Ok(HeadProgress::Partial),
             ResponseEvent::More | ResponseEvent::Control => Ok(HeadProgress::Interim(used)),
             ResponseEvent::Head { end } => {
-                // `proxy_method` can make it a HEAD, and so can the client.
-                let is_head = self.request.method == "HEAD" || request.method.is_head();
+                let is_head = self.request.is_head(request);
                 self.response.accept_head(head, is_head, end, used)
             }
             ResponseEvent::Data { .. } => Err(ProtocolFault::new(
@@ -478,11 +385,7 @@ impl<S: Http2Profile> UpstreamProtocol for Http2Exchange<S> {
     }
 
     fn request_traits(&self) -> RequestTraits {
-        RequestTraits {
-            // HTTP/2 has no `Upgrade` (section 8.6).
-            upgrade: false,
-            part: self.request.fields.has(KnownField::Range),
-        }
+        self.request.traits()
     }
 
     fn keeps_alive(&self) -> bool {

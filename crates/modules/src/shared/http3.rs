@@ -2,7 +2,7 @@
 //!
 //! Each request has a stream of its own, whose end is that of the request and of the response. A connection carries one
 //! request at a time and is then kept for the next, as with the other protocols. Header blocks use the static table only, so a
-//! connection has no state that requests would share. What to request is up to the [`Http2Profile`].
+//! connection has no state that requests would share. What to request is up to the [`StreamProfile`].
 
 use bstr::BStr;
 use http::Request;
@@ -17,8 +17,8 @@ use proto::h3::{FramePlace, H3Error, H3Event, H3FrameReader, frame};
 use proto::message::ResponseHead;
 use proto::qpack::{QpackDecoder, QpackEncoder, SectionOutcome};
 
-use super::http2::{Http2Profile, Http2Request};
 use super::stream_response::{MAX_LIST, StreamResponse, check_trailer, store_field};
+use super::streamed_request::{StreamProfile, StreamedRequest};
 
 /// The most fields of a response.
 const MAX_FIELDS: usize = 1000;
@@ -30,9 +30,7 @@ const LEAST_BUFFER: usize = 16 * 1024;
 pub(crate) struct Http3Exchange<S> {
     /// The module's side.
     profile: S,
-    request: Http2Request,
-    /// The content that the request announces.
-    content: RequestLength,
+    request: StreamedRequest,
     encoder: QpackEncoder,
     decoder: QpackDecoder,
     reader: H3FrameReader,
@@ -43,12 +41,11 @@ pub(crate) struct Http3Exchange<S> {
     has_ended: bool,
 }
 
-impl<S: Http2Profile> Http3Exchange<S> {
+impl<S: StreamProfile> Http3Exchange<S> {
     pub(crate) fn new(profile: S) -> Http3Exchange<S> {
         Http3Exchange {
             profile,
-            request: Http2Request::default(),
-            content: RequestLength::None,
+            request: StreamedRequest::default(),
             encoder: QpackEncoder::default(),
             // The SETTINGS that were sent allow no dynamic table.
             decoder: QpackDecoder::new(0, 0),
@@ -119,7 +116,7 @@ fn unexpected_frame() -> ProtocolFault {
     ProtocolFault::new("upstream sent unexpected http3 frame")
 }
 
-impl<S: Http2Profile> UpstreamProtocol for Http3Exchange<S> {
+impl<S: StreamProfile> UpstreamProtocol for Http3Exchange<S> {
     fn scheme(&self) -> &'static str {
         self.profile.scheme()
     }
@@ -150,7 +147,8 @@ impl<S: Http2Profile> UpstreamProtocol for Http3Exchange<S> {
         content: RequestLength,
         _out: &mut Vec<u8>,
     ) -> Result<(), NoResponse> {
-        self.content = self.request.fill(&mut self.profile, request, content)?;
+        // What follows the head needs no announcement: the end of the stream ends it.
+        self.request.fill(&mut self.profile, request, content)?;
         Ok(())
     }
 
@@ -228,8 +226,7 @@ impl<S: Http2Profile> UpstreamProtocol for Http3Exchange<S> {
                 if let Some(fault) = invalid {
                     return Err(fault);
                 }
-                // `proxy_method` can make it a HEAD, and so can the client.
-                let is_head = self.request.method == "HEAD" || request.method.is_head();
+                let is_head = self.request.is_head(request);
                 let progress = self.response.accept_head(head, is_head, false, used)?;
                 if let HeadProgress::Interim(_) = progress {
                     self.reader.expect_another_head();
@@ -294,11 +291,7 @@ impl<S: Http2Profile> UpstreamProtocol for Http3Exchange<S> {
     }
 
     fn request_traits(&self) -> RequestTraits {
-        RequestTraits {
-            // HTTP/3 has no `Upgrade` (RFC 9114, section 4.5).
-            upgrade: false,
-            part: self.request.fields.has(KnownField::Range),
-        }
+        self.request.traits()
     }
 
     fn keeps_alive(&self) -> bool {

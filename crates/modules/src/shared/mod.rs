@@ -37,6 +37,7 @@ pub(crate) mod span_counters;
 pub(crate) mod split_clients;
 pub(crate) mod status;
 pub(crate) mod stream_response;
+pub(crate) mod streamed_request;
 pub(crate) mod tls;
 pub(crate) mod transform;
 pub(crate) mod upstream_block;

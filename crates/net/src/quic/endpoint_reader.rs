@@ -15,6 +15,10 @@ use super::loops;
 /// hold up the end of the process for as long as a client may take at most.
 const HANDSHAKE_GRACE: Duration = Duration::from_secs(3);
 
+/// How often the socket is read before the tasks that were woken have their turn, and what they say leaves: more than a hundred
+/// datagrams. A flood fills the socket as fast as it is read, and others would wait for its end.
+const READS_AT_ONCE: usize = 16;
+
 /// Ends the connections with the task that reads: they and their endpoint own each other, and a socket that is open and not
 /// read would swallow what is meant for others.
 struct ReadingGuard(Rc<QuicEndpoint>);
@@ -52,7 +56,7 @@ pub(super) async fn read(endpoint: Rc<QuicEndpoint>) {
         if !endpoint.is_reading.get() {
             return Poll::Pending;
         }
-        loop {
+        for _ in 0..READS_AT_ONCE {
             match endpoint.receive(&endpoint.socket, context) {
                 Poll::Ready(Ok(())) => {}
                 // An error of a UDP socket is one of a datagram that was sent (ICMP), and is reported once.
@@ -74,6 +78,9 @@ pub(super) async fn read(endpoint: Rc<QuicEndpoint>) {
                 Poll::Pending => return Poll::Pending,
             }
         }
+        // There is probably more. The poll of a yield only arranges that this task is polled again soon.
+        let _ = std::pin::pin!(rt::yield_now()).poll(context);
+        Poll::Pending
     })
     .await;
 }

@@ -170,6 +170,20 @@ impl HelloCollector {
     }
 }
 
+/// The hello in decrypted packets that arrive in this order, which must not matter. For the fuzzer, which has no keys: what it has
+/// is also taken as it would come.
+pub fn hello_of_packets<'a>(payloads: impl Iterator<Item = &'a [u8]>) -> Option<Vec<u8>> {
+    let mut collector = HelloCollector::new(&ConnectionId::new(&[7; 8]))?;
+    for payload in payloads {
+        collector.take_datagram(payload);
+        collector.take_frames(payload)?;
+    }
+    match collector.assemble() {
+        HelloProgress::Complete(hello) => Some(hello),
+        HelloProgress::Partial | HelloProgress::Broken => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

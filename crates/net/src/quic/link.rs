@@ -284,10 +284,11 @@ impl ConnectionLink {
 
     /// Wakes the tasks that wait for what has happened.
     pub(super) fn take_events(&self) {
+        let mut writable = Vec::new();
         loop {
             // Its own statement: those who are woken may use the connection.
             let event = self.core.borrow_mut().poll();
-            let Some(event) = event else { return };
+            let Some(event) = event else { break };
             match event {
                 Event::Connected => {
                     if !self.is_connected.replace(true) && self.closed.borrow().is_none() {
@@ -299,9 +300,27 @@ impl ConnectionLink {
                 }
                 Event::HandshakeDataReady => self.wake(WaitingFor::Handshake),
                 Event::ConnectionLost { reason } => self.end(QuicClosed::of(&reason)),
+                Event::Stream(StreamEvent::Writable { id }) => writable.push(id),
                 Event::Stream(event) => self.take_stream_event(event),
                 Event::DatagramReceived | Event::DatagramsUnblocked => {}
             }
+        }
+        self.wake_writers(writable);
+    }
+
+    /// Wakes the tasks that can write again. All streams share what may be buffered and what the peer takes: the first to be
+    /// polled gets all of it, so that has to be the one with the highest priority.
+    fn wake_writers(&self, mut streams: Vec<StreamId>) {
+        if streams.len() > 1 {
+            let mut core = self.core.borrow_mut();
+            // One that has ended has no priority, and nobody waits for it.
+            streams.sort_by_cached_key(|id| {
+                let priority = core.send_stream(*id).priority();
+                std::cmp::Reverse(priority.unwrap_or(i32::MIN))
+            });
+        }
+        for id in streams {
+            self.wake(WaitingFor::Write(id));
         }
     }
 
@@ -309,6 +328,7 @@ impl ConnectionLink {
         match event {
             StreamEvent::Opened { dir } => self.wake(WaitingFor::Accept(dir)),
             StreamEvent::Readable { id } => self.wake(WaitingFor::Read(id)),
+            // See `wake_writers`.
             StreamEvent::Writable { id } => self.wake(WaitingFor::Write(id)),
             StreamEvent::Finished { id } => self.wake(WaitingFor::Stop(id)),
             StreamEvent::Stopped { id, .. } => {

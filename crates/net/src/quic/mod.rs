@@ -48,6 +48,7 @@ pub use closed::QuicClosed;
 pub use connection::QuicConnection;
 pub use connection_ids::QuicSecret;
 pub use endpoint::{QuicEndpointSettings, QuicListener};
+pub use initial_hello::hello_of_packets;
 pub use loops::{
     hand_over_datagrams, loop_number, receive_for_stuck_loop, serve_other_processes,
     update_endpoints,

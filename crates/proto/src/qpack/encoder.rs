@@ -18,27 +18,41 @@ mod pattern {
     pub(super) const LITERAL_SECRET: u8 = 0x10;
 }
 
-/// How many coded values are kept.
-const KEPT_VALUES: usize = 16;
+/// How many coded fields are kept: so that no two of those that most responses have take each other's place.
+const KEPT_FIELDS: usize = 40;
 
 /// Values of other lengths are not kept, in bytes: shorter ones are coded as fast, and longer ones seldom come again.
-const KEPT_LENGTHS: std::ops::RangeInclusive<usize> = 6..=64;
+const KEPT_LENGTHS: std::ops::RangeInclusive<usize> = 4..=64;
 
 /// Encodes header blocks. It has no state of a connection, so one is enough for all of a loop: most responses have the same
-/// server, date and type as the one before, and to code a value costs ten times as much as to compare it with the last one.
-#[derive(Debug, Default)]
+/// server, date and type as the one before, and to code a field costs ten times as much as to compare it with the last one.
+#[derive(Debug)]
 pub struct QpackEncoder {
     /// A name in lower case.
     name: Vec<u8>,
-    /// Values as they were written last.
-    kept: [KeptValue; KEPT_VALUES],
+    /// Fields as they were written last.
+    kept: [KeptField; KEPT_FIELDS],
 }
 
-/// A value, and the same as it is written.
-#[derive(Debug, Default)]
-struct KeptValue {
-    plain: Vec<u8>,
+/// A field, and the same as it is written.
+#[derive(Debug)]
+struct KeptField {
+    known: KnownField,
+    value: Vec<u8>,
     coded: Vec<u8>,
+}
+
+impl Default for QpackEncoder {
+    fn default() -> QpackEncoder {
+        QpackEncoder {
+            name: Vec::new(),
+            kept: std::array::from_fn(|_| KeptField {
+                known: KnownField::Other,
+                value: Vec::new(),
+                coded: Vec::new(),
+            }),
+        }
+    }
 }
 
 impl QpackEncoder {
@@ -77,29 +91,24 @@ impl QpackEncoder {
         secrecy: FieldSecrecy,
         out: &mut Vec<u8>,
     ) {
-        let found = static_table::find(known, value);
-        if let (None, Some(named)) = found
-            && secrecy == FieldSecrecy::Open
+        let is_kept = secrecy == FieldSecrecy::Open
             && known != KnownField::Other
-            && KEPT_LENGTHS.contains(&value.len())
-        {
-            integer::write(named, pattern::NAMED, 4, out);
-            return self.write_kept(known, value, out);
+            && KEPT_LENGTHS.contains(&value.len());
+        let place = known as usize % KEPT_FIELDS;
+        let kept = &self.kept[place];
+        if is_kept && kept.known == known && kept.value == value {
+            return out.extend_from_slice(&kept.coded);
         }
-        self.write(found, name, value, secrecy, out);
-    }
-
-    /// Appends a value that may be the same as in the block before.
-    fn write_kept(&mut self, known: KnownField, value: &[u8], out: &mut Vec<u8>) {
-        let place = (known as usize).wrapping_add(value.len()) % KEPT_VALUES;
-        let kept = &mut self.kept[place];
-        if kept.plain != value {
-            kept.plain.clear();
-            kept.plain.extend_from_slice(value);
+        let begin = out.len();
+        self.write(static_table::find(known, value), name, value, secrecy, out);
+        if is_kept {
+            let kept = &mut self.kept[place];
+            kept.known = known;
+            kept.value.clear();
+            kept.value.extend_from_slice(value);
             kept.coded.clear();
-            write_text(value, 0, 7, &mut kept.coded);
+            kept.coded.extend_from_slice(&out[begin..]);
         }
-        out.extend_from_slice(&kept.coded);
     }
 
     fn write(

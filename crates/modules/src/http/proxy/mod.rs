@@ -17,8 +17,8 @@
 
 mod cookie;
 mod http1;
-mod http2;
 mod rules;
+mod streamed;
 mod url;
 
 use std::sync::Arc;
@@ -343,7 +343,7 @@ fn plan(request: &mut Request) -> Result<ExchangePlan, HandlerOutcome> {
         // 1.0 and 1.1 differ in the head only, which the codec writes.
         (false, false) => Box::new(http1::Http1Exchange::new(conf, settings.clone(), address)),
         (is_2, _) => {
-            let profile = http2::ProxyHttp2Profile::new(conf, settings.clone(), address);
+            let profile = streamed::ProxyStreamProfile::new(conf, settings.clone(), address);
             match is_2 {
                 true => Box::new(Http2Exchange::new(profile)),
                 false => Box::new(Http3Exchange::new(profile)),

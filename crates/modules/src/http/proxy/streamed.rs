@@ -1,4 +1,5 @@
-//! `proxy_http_version 2`: what to request over HTTP/2. How is in [`crate::shared::http2`].
+//! `proxy_http_version 2` and `3`: what to request on a stream. How is in [`crate::shared::http2`] and
+//! [`crate::shared::http3`].
 
 use std::sync::Arc;
 
@@ -9,24 +10,24 @@ use http::upstream::{NoResponse, RequestLength, SettingsRef};
 use proto::KnownField;
 
 use super::{Conf, http1, url};
-use crate::shared::http2::{Http2Profile, Http2Request};
+use crate::shared::streamed_request::{StreamProfile, StreamedRequest};
 
-/// One request to an HTTP/2 server.
-pub(super) struct ProxyHttp2Profile {
+/// One request to a server of HTTP/2 or HTTP/3.
+pub(super) struct ProxyStreamProfile {
     conf: ConfRef<Conf>,
     settings: SettingsRef,
     /// For the scheme, the host and the path.
     address: Arc<url::ProxyAddress>,
 }
 
-impl ProxyHttp2Profile {
+impl ProxyStreamProfile {
     /// What a request to `address` asks for.
     pub(super) fn new(
         conf: ConfRef<Conf>,
         settings: SettingsRef,
         address: Arc<url::ProxyAddress>,
-    ) -> ProxyHttp2Profile {
-        ProxyHttp2Profile {
+    ) -> ProxyStreamProfile {
+        ProxyStreamProfile {
             conf,
             settings,
             address,
@@ -34,7 +35,7 @@ impl ProxyHttp2Profile {
     }
 }
 
-impl Http2Profile for ProxyHttp2Profile {
+impl StreamProfile for ProxyStreamProfile {
     fn scheme(&self) -> &'static str {
         self.address.scheme_prefix()
     }
@@ -47,7 +48,7 @@ impl Http2Profile for ProxyHttp2Profile {
         &mut self,
         request: &mut Request,
         content: RequestLength,
-        wanted: &mut Http2Request,
+        wanted: &mut StreamedRequest,
     ) -> Result<(), NoResponse> {
         wanted.scheme = self.address.scheme();
         http1::write_method(request, &self.conf, &mut wanted.method)?;
