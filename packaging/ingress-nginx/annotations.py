@@ -443,7 +443,7 @@ def auth_tls_match_cn(t):
 
 # -- external authentication --
 
-GATE = "http://127.1.0.20:8080/gate"
+GATE = "http://10.1.0.20:8080/gate"
 OPEN = {"X-Key": "open"}
 
 
@@ -685,7 +685,7 @@ def server_snippet(t):
 
 @case("stream-snippet")
 def stream_snippet(t):
-    t.ingress({"stream-snippet": "server { listen 8000; proxy_pass 127.1.0.1:7000; }"})
+    t.ingress({"stream-snippet": "server { listen 8000; proxy_pass 10.1.0.1:7000; }"})
     yield
     t.equal(t.line(8000, b"hello\n"), b"w1 hello\n")
 
@@ -1032,9 +1032,9 @@ def upstream_hash_by_subset(t):
 
 @case("mirror-target", "mirror-host", "mirror-request-body")
 def mirror(t):
-    t.ingress({"mirror-target": "http://127.1.0.30:8080$request_uri", "mirror-host": "copy.test"})
+    t.ingress({"mirror-target": "http://10.1.0.30:8080$request_uri", "mirror-host": "copy.test"})
     t.ingress(
-        {"mirror-target": "http://127.1.0.30:8080/without", "mirror-request-body": "off"},
+        {"mirror-target": "http://10.1.0.30:8080/without", "mirror-request-body": "off"},
         host="bare." + t.host,
     )
     yield

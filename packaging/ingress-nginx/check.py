@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Each annotation of ingress-nginx, on its unchanged controller with Weir as its nginx.
 
-    check.py --root DIR --nginx PATH [--only TEXT] [--group NAME] [--keep] [--setting KEY=VALUE]
+    check.py --root DIR --nginx PATH [--api-server PROGRAM --manifest FILE] [--only TEXT] [--group NAME] [--keep]
+             [--setting KEY=VALUE]
 
 DIR has the files of the controller's image: `nginx-ingress-controller`, `etc/nginx` with its template and Lua code, and
 `usr/local/lib/lua` with the libraries. PATH is Weir's binary, or nginx's. The objects come from a stand-in for the API
-server (`cluster.py`), the pods are servers on addresses of the loopback network (`pods.py`). `--setting` changes the ConfigMap.
+server (`cluster.py`), or from a real one: PROGRAM is what `apiserver/main.go` makes, FILE the `deploy.yaml` of the
+controller. The pods are servers on addresses of their own (`pods.py`). `--setting` changes the ConfigMap.
 
 It needs root, and runs in namespaces of its own: nothing outside can be reached, and ports cannot clash.
 """
@@ -24,11 +26,15 @@ from base64 import b64encode
 from pathlib import Path
 
 import client
+import areas  # noqa: F401  (adds cases)
 from annotations import CASES
+from apiserver import ApiServer, Refused
 from cluster import Cluster
-from pods import ECHO, FCGI, GRPC, HTTP, HTTPS, Authority, Pod
+from pods import ECHO, FCGI, GRPC, GRPCS, HTTP, HTTPS, Authority, NameServer, Pod
 
-API, OWNER = 8001, 33
+API, OWNER, NODE = 8001, 33, "10.1.0.254"
+# Where the controller answers the API server's questions about Ingress objects.
+WEBHOOK = "127.0.0.1:9443"
 PREFIX = "nginx.ingress.kubernetes.io/"
 # Where the controller expects its files, whatever the image.
 FOLDERS = {
@@ -51,26 +57,134 @@ SETTINGS = {
 }
 # The pods of services, and the address of one that has another.
 SERVICES = {
-    "web": ["127.1.0.1", "127.1.0.2", "127.1.0.3"],
-    "virtual": ["127.1.0.1"],
-    "canary": ["127.1.0.10"],
-    "errors": ["127.1.0.35"],
-    "half": ["127.1.0.1", "127.1.0.99"],
-    "full": ["127.1.0.40"],
-    "deaf": ["127.1.0.41"],
-    "grpc": ["127.1.0.50"],
+    "web": ["10.1.0.1", "10.1.0.2", "10.1.0.3"],
+    "virtual": ["10.1.0.1"],
+    "canary": ["10.1.0.10"],
+    "errors": ["10.1.0.35"],
+    "half": ["10.1.0.1", "10.1.0.99"],
+    "full": ["10.1.0.40"],
+    "deaf": ["10.1.0.41"],
+    "grpc": ["10.1.0.50"],
     "empty": [],
 }
-OWN_ADDRESSES = {"virtual": "127.1.0.9"}
+# What the cluster's DNS knows.
+NAMES = {
+    "one.svc.test": "10.1.0.1",
+    "two.svc.test": "10.1.0.2",
+    "gate.svc.test": "10.1.0.20",
+    "copy.svc.test": "10.1.0.30",
+    "states.svc.test": "10.1.0.60",
+}
+OWN_ADDRESSES = {"virtual": "10.2.0.9"}
+# What the image's own nginx lacks, and what the template does not write.
+SEALED = "refuse_directives root alias *_by_lua set_by_lua_block rewrite_by_lua_block access_by_lua_block " \
+    "content_by_lua_block header_filter_by_lua_block body_filter_by_lua_block log_by_lua_block init_by_lua_block " \
+    "init_worker_by_lua_block exit_worker_by_lua_block;"
+RUNNING = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+TICKET_KEY = b64encode(bytes(range(80))).decode()
 # What a group of cases changes.
 GROUPS = {
     "main": {},
     # With `use-http2` the controller does not keep connections to the authentication service.
     "http1": {"use-http2": "false"},
-    "global-auth": {"global-auth-url": "http://127.1.0.20:8080/gate"},
+    "global-auth": {"global-auth-url": "http://10.1.0.20:8080/gate"},
     "proxy-protocol": {"use-proxy-protocol": "true"},
     "refused": {},
+    # Settings of the ConfigMap that do not disturb each other.
+    "settings": {
+        "use-gzip": "true",
+        "gzip-level": "4",
+        "gzip-min-length": "100",
+        "gzip-types": "application/json",
+        "enable-brotli": "false",
+        "hsts-max-age": "86400",
+        "hsts-include-subdomains": "false",
+        "hsts-preload": "true",
+        "server-tokens": "true",
+        "block-cidrs": "127.0.0.66",
+        "block-user-agents": "~*bad-agent,Exact",
+        "block-referers": "~*bad-referer",
+        "no-auth-locations": "/noauth",
+        "no-tls-redirect-locations": "/plain",
+        "proxy-set-headers": "ingress-nginx/sent",
+        "add-headers": "ingress-nginx/added",
+        "main-snippet": "worker_rlimit_core 0;",
+        "server-snippet": "location /from-server { return 200 server; }",
+        "location-snippet": 'more_set_headers "X-Location: $host";',
+        "stream-snippet": "server { listen 8100; proxy_pass 10.1.0.1:7000; }",
+        "load-balance": "ewma",
+        "proxy-connect-timeout": "3",
+        "proxy-read-timeout": "1",
+        "proxy-send-timeout": "20",
+        "proxy-next-upstream": "http_502",
+        "limit-rate": "60",
+        "limit-rate-after": "200",
+        "keep-alive": "40",
+        "keep-alive-requests": "3",
+        "upstream-keepalive-connections": "7",
+        "upstream-keepalive-timeout": "9",
+        "upstream-keepalive-time": "30m",
+        "upstream-keepalive-requests": "2",
+        "log-format-escape-json": "true",
+        "log-format-upstream": '{"own": "$http_x_own", "of": "$host"}',
+        "use-forwarded-headers": "true",
+        "ssl-protocols": "TLSv1.2",
+        "ssl-ciphers": "ECDHE-ECDSA-AES256-GCM-SHA384",
+        "ssl-session-tickets": "true",
+        "ssl-session-ticket-key": TICKET_KEY,
+        "ssl-session-timeout": "30m",
+        "server-name-hash-bucket-size": "512",
+        "server-name-hash-max-size": "4096",
+        "proxy-headers-hash-bucket-size": "256",
+        "proxy-headers-hash-max-size": "2048",
+        "variables-hash-bucket-size": "512",
+        "variables-hash-max-size": "4096",
+        "map-hash-bucket-size": "512",
+        "lua-shared-dicts": "configuration_data: 30, own_data: 5",
+        "grpc-buffer-size-kb": "8",
+        "enable-aio-write": "false",
+        "enable-multi-accept": "false",
+        "reuse-port": "false",
+        "hide-headers": "X-User",
+    },
+    "no-snippets": {
+        "allow-snippet-annotations": "false",
+        "annotation-value-word-blocklist": "forbidden_word,}",
+        "disable-http-access-log": "true",
+        "log-format-escape-none": "true",
+    },
+    "global-gate": {
+        "global-auth-url": "http://10.1.0.20:8080/gate?X-User=bob&Set-Cookie=a=b",
+        "global-auth-method": "POST",
+        "global-auth-signin": "https://login.test/in",
+        "global-auth-response-headers": "X-User",
+        "global-auth-request-redirect": "/back",
+        "global-auth-snippet": "proxy_set_header Foo-Header 42;",
+        "global-auth-always-set-cookie": "true",
+        "global-auth-cache-key": "$http_x_key",
+        "global-auth-cache-duration": "200 10m",
+        "no-auth-locations": "/noauth",
+    },
+    "admission": {"strict-validate-path-type": "true", "annotation-value-word-blocklist": "set_by_lua,}"},
+    "ports": {"service-upstream": "true"},
+    "ocsp": {"enable-ocsp": "true"},
+    "flags": {"enable-access-log-for-default-backend": "true"},
+    "sealed": {"main-snippet": SEALED},
     "passthrough": {},
+    "shutdown": {},
+}
+# Groups with flags of the controller's own, for which it is started anew.
+FLAGS = {
+    "ports": ["--http-port=1080", "--https-port=1443"],
+    "flags": [
+        "--default-backend-service=default/errors",
+        "--default-ssl-certificate=default/default-own",
+        "--disable-catch-all",
+        "--disable-svc-external-name",
+        "--watch-namespace-selector=watched=yes",
+        "--metrics-per-undefined-host",
+    ],
+    "passthrough": ["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port=1442"],
 }
 
 
@@ -83,8 +197,8 @@ class Stage:
 
     def __init__(self, options, folder):
         self.options, self.folder = options, folder
-        self.controller = None
-        self.settings = dict(SETTINGS)
+        self.controller, self.has_flags = None, False
+        self.settings, self.groups = dict(SETTINGS), GROUPS
         # The folders that are here only to be covered.
         self.empty = [Path(place) for place in FOLDERS.values() if not Path(place).exists()]
         for name, place in FOLDERS.items():
@@ -103,9 +217,15 @@ class Stage:
         for name in ("ssl", "auth", "geoip", "telemetry"):
             (folder / "controller" / name).mkdir()
         self.authority = Authority(folder / "ca" if (folder / "ca").mkdir() is None else None)
+        self.names = NameServer(NAMES)
+        (folder / "resolv.conf").write_text(f"nameserver {self.names.address}\n")
+        subprocess.run(["mount", "--bind", folder / "resolv.conf", "/etc/resolv.conf"], check=True)
         self.make_certificates()
-        self.cluster = Cluster()
-        self.cluster.serve(API)
+        if options.api_server:
+            self.cluster = ApiServer(options.api_server, folder / "api", Path(options.manifest))
+        else:
+            self.cluster = Cluster()
+            self.cluster.serve(API)
         self.make_pods()
         self.make_objects()
         (folder / "output").touch()
@@ -115,7 +235,7 @@ class Stage:
     def make_certificates(self):
         """Those of clients: one by the authority, one with two intermediate ones."""
         issue = self.authority.issue
-        self.certificates = {"client.test": issue("client.test")}
+        self.certificates = {"client.test": issue("client.test"), "localhost": issue("localhost")}
         issuer = "ca"
         for name in ("upper", "lower"):
             issue(name, "basicConstraints=critical,CA:true\n", issuer)
@@ -129,17 +249,18 @@ class Stage:
 
     def make_pods(self):
         tls = self.authority
-        wanted = {"w1": 1, "w2": 2, "w3": 3, "v1": 9, "c1": 10, "a1": 20, "m1": 30, "e1": 35}
+        wanted = {"w1": 1, "w2": 2, "w3": 3, "c1": 10, "a1": 20, "m1": 30, "e1": 35}
         self.pods = {
-            name: Pod(name, f"127.1.0.{number}", tls) for name, number in wanted.items()
+            name: Pod(name, f"10.1.0.{number}", tls) for name, number in wanted.items()
         }
+        self.pods["v1"] = Pod("v1", OWN_ADDRESSES["virtual"], tls)
         # One whose queue of connections is full, and one that accepts them and reads nothing.
-        self.silent = [socket.create_server(("127.1.0.40", HTTP), backlog=0)]
-        self.silent.append(socket.create_server(("127.1.0.41", HTTP), backlog=64))
+        self.silent = [socket.create_server(("10.1.0.40", HTTP), backlog=0)]
+        self.silent.append(socket.create_server(("10.1.0.41", HTTP), backlog=64))
         for _ in range(3):
             one = socket.socket()
             one.setblocking(False)
-            one.connect_ex(("127.1.0.40", HTTP))
+            one.connect_ex(("10.1.0.40", HTTP))
             self.silent.append(one)
         self.start_grpc()
 
@@ -150,57 +271,62 @@ class Stage:
         except ImportError:
             self.grpc_server = None
             return
-        echo = grpc.unary_unary_rpc_method_handler(lambda request, _: request)
+
+        def answer(request, context):
+            """The request again; or a field of its header; or the request, later."""
+            word, _, rest = request.decode().partition(" ")
+            if word == "field":
+                return dict(context.invocation_metadata()).get(rest, "").encode()
+            if word == "sleep":
+                time.sleep(float(rest))
+            return request
+
+        echo = grpc.unary_unary_rpc_method_handler(answer)
         handler = grpc.method_handlers_generic_handler("test.Echo", {"Say": echo})
         self.grpc_server = grpc.server(ThreadPoolExecutor(4))
         self.grpc_server.add_generic_rpc_handlers((handler,))
-        self.grpc_server.add_insecure_port(f"127.1.0.50:{GRPC}")
+        self.grpc_server.add_insecure_port(f"10.1.0.50:{GRPC}")
+        certificate = (self.authority.key.read_bytes(), self.authority.certificate.read_bytes())
+        self.grpc_server.add_secure_port(f"10.1.0.50:{GRPCS}", grpc.ssl_server_credentials([certificate]))
         self.grpc_server.start()
 
     def make_objects(self):
         put = self.cluster.put
-        for namespace in ("default", "ingress-nginx"):
+        put("namespaces", "default", metadata={"labels": {"watched": "yes"}})
+        for namespace in ("ingress-nginx", "elsewhere"):
             put("namespaces", namespace)
-        put("nodes", "node", spec={}, status={"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}]})
+        put("nodes", "node", spec={}, status={"addresses": [{"type": "InternalIP", "address": NODE}]})
         labels = {"labels": {"app": "controller"}}
-        put("pods", "controller", "ingress-nginx", metadata=labels, spec={"nodeName": "node"}, status={})
+        spec = {"nodeName": "node", "containers": [{"name": "controller", "image": "none"}]}
+        put("pods", "controller", "ingress-nginx", metadata=labels, spec=spec, status=RUNNING)
         put("ingressclasses", "nginx", spec={"controller": "k8s.io/ingress-nginx"})
         put("configmaps", "controller", "ingress-nginx", data=self.settings)
-        put("configmaps", "tcp", "ingress-nginx", data={"7001": "default/web:7000"})
+        put("configmaps", "sent", "ingress-nginx", data={"X-Sent": "along"})
+        put("configmaps", "added", "ingress-nginx", data={"X-Added": "one", "X-Also": "two"})
+        put("configmaps", "tcp", "ingress-nginx", data={"7001": "default/web:7000", "7003": "default/web:7000:PROXY", "7004": "default/lines:7000"})
+        spec = {"type": "ExternalName", "externalName": "one.svc.test", "ports": [{"name": "lines", "port": 7000, "targetPort": 7000, "protocol": "TCP"}]}
+        put("services", "lines", spec=spec)
         put("configmaps", "udp", "ingress-nginx", data={"7002": "default/web:7000"})
         for name, addresses in SERVICES.items():
             self.service(name, *addresses)
 
-    def service(self, name, *addresses, own="127.1.1.1"):
-        """A service with its endpoints."""
-        ports = [("http", HTTP), ("https", HTTPS), ("fcgi", FCGI), ("grpc", GRPC), ("echo", ECHO)]
+    def service(self, name, *addresses, of=None):
+        """A service with its endpoints; or one that has the pods of another."""
+        ports = [("http", HTTP), ("https", HTTPS), ("fcgi", FCGI), ("grpc", GRPC), ("grpcs", GRPCS), ("echo", ECHO)]
         ports = [(name, number, "TCP") for name, number in ports] + [("lines", ECHO, "UDP")]
-        self.cluster.put(
-            "services",
-            name,
-            spec={
-                "type": "ClusterIP",
-                "clusterIP": own,
-                "selector": {"app": name},
-                "ports": [
-                    {"name": port, "port": number, "targetPort": number, "protocol": protocol}
-                    for port, number, protocol in ports
-                ],
-            },
-        )
-        self.cluster.put(
-            "endpointslices",
-            name,
-            metadata={"labels": {"kubernetes.io/service-name": name}},
-            addressType="IPv4",
-            endpoints=[
-                {"addresses": [address], "conditions": {"ready": True}} for address in addresses
-            ],
-            ports=[
-                {"name": port, "port": number, "protocol": protocol}
+        spec = {
+            "type": "ClusterIP",
+            "selector": {"app": of or name},
+            "ports": [
+                {"name": port, "port": number, "targetPort": number, "protocol": protocol}
                 for port, number, protocol in ports
             ],
-        )
+        }
+        if name in OWN_ADDRESSES or not self.cluster.has_pods:
+            spec["clusterIP"] = OWN_ADDRESSES.get(name, "10.2.0.1")
+        self.cluster.put("services", name, spec=spec)
+        if not (of and self.cluster.has_pods):
+            self.cluster.endpoints(name, SERVICES[of] if of else addresses, ports)
 
     def start(self, *flags):
         """Starts the controller."""
@@ -217,15 +343,29 @@ class Stage:
             "POD_NAMESPACE": "ingress-nginx",
             "HOME": "/tmp",
         }
+        if self.cluster.has_pods:
+            # As its manifest has them, with elections, states and the webhook.
+            own = [
+                f"--kubeconfig={self.cluster.folder}/controller.kubeconfig",
+                "--election-id=ingress-nginx-leader",
+                "--report-node-internal-ip-address",
+                f"--validating-webhook={WEBHOOK}",
+                f"--validating-webhook-certificate={self.folder}/ca/localhost.crt",
+                f"--validating-webhook-key={self.folder}/ca/localhost.key",
+            ]
+        else:
+            own = [
+                f"--apiserver-host=http://127.0.0.1:{API}",
+                "--disable-leader-election",
+                "--update-status=false",
+            ]
         words = [
             f"{self.options.root}/nginx-ingress-controller",
-            f"--apiserver-host=http://127.0.0.1:{API}",
+            *own,
             "--configmap=ingress-nginx/controller",
             "--tcp-services-configmap=ingress-nginx/tcp",
             "--udp-services-configmap=ingress-nginx/udp",
             "--watch-ingress-without-class",
-            "--disable-leader-election",
-            "--update-status=false",
             "--sync-rate-limit=100",
             "--post-shutdown-grace-period=0",
             "--enable-metrics=true",
@@ -257,10 +397,11 @@ class Stage:
         """Ends what runs, and removes what was made."""
         if self.controller and self.controller.poll() is None:
             self.controller.kill()
+        self.cluster.end()
         if getattr(self.options, "keep", False):
             print("kept:", self.folder)
             return
-        for place in FOLDERS.values():
+        for place in (*FOLDERS.values(), "/etc/resolv.conf"):
             subprocess.run(["umount", "-l", place], check=False)
         for place in self.empty:
             place.rmdir()
@@ -316,36 +457,58 @@ class Trial:
         # The names under which the scripts know its pods.
         self.pushed = set()
 
-    def ingress(self, annotations, service="web", path="/", kind="Prefix", host=None, tls=False, port="http"):
-        """An Ingress with one rule; annotations without their prefix."""
+    def ingress(self, annotations, service="web", path="/", kind="Prefix", host=None, tls=False, port="http", **more):
+        """An Ingress with one host; annotations without their prefix. `paths` has further paths, each with its kind, `spec`
+        what else its specification has, and `notes` annotations with their whole names."""
         host = host or self.host
         name = f"{self.name.replace('_', '-')}-{len(self.made)}"
-        if service in SERVICES:
-            # The controller keeps what annotations say of balancing by service: each Ingress has one of its own.
-            own = OWN_ADDRESSES.get(service, "127.1.1.1")
-            self.stage.service(name, *SERVICES[service], own=own)
-            self.pushed |= {f"default-{name}-{port}"} if SERVICES[service] else set()
-            is_virtual, service = service == "virtual", name
-        else:
-            is_virtual = False
         backend = {"service": {"name": service, "port": {"name": port}}}
-        if is_virtual:
+        if service in OWN_ADDRESSES:
             number = HTTP if port == "http" else HTTPS
             backend = {"service": {"name": service, "port": {"number": number}}}
-        rule = {"host": host, "http": {"paths": [{"path": path, "pathType": kind, "backend": backend}]}}
-        spec = {"ingressClassName": "nginx", "rules": [rule]}
+        elif service in SERVICES:
+            # The controller keeps what annotations say of balancing by service: each Ingress has one of its own.
+            self.stage.service(name, of=service)
+            self.pushed |= {f"default-{name}-{port}"} if SERVICES[service] else set()
+            backend["service"]["name"] = name
+        paths = [
+            {"path": path, "pathType": kind, "backend": backend}
+            for path, kind in [(path, kind), *more.get("paths", ())]
+        ]
+        spec = {"ingressClassName": "nginx", "rules": [{"host": host, "http": {"paths": paths}}]}
+        spec = {key: value for key, value in {**spec, **more.get("spec", {})}.items() if value is not None}
         if tls:
             known = f"tls-{host.replace('*', 'any').replace('.', '-')}"
-            certificate, key = self.stage.authority.issue(host.replace("*", "any"), "")
+            extra = f"authorityInfoAccess=OCSP;URI:{more['states']}\n" if "states" in more else ""
+            certificate, key = self.stage.authority.issue(host.replace("*", "any"), extra)
             if host.startswith("*"):
                 certificate, key = self.stage.authority.issue(host)
             data = {"tls.crt": certificate.read_bytes(), "tls.key": key.read_bytes()}
+            if "states" in more:
+                # To ask for its state the issuer must be known.
+                data["tls.crt"] += self.file("ca.crt")
             self.secret(known, data, "kubernetes.io/tls")
             spec["tls"] = [{"hosts": [host], "secretName": known}]
         notes = {PREFIX + key: value for key, value in annotations.items()}
+        notes.update(more.get("notes", {}))
         self.stage.cluster.put("ingresses", name, metadata={"annotations": notes}, spec=spec)
         self.made.append(name)
-        self.hosts.append(host)
+        self.last = (name, {"annotations": notes}, spec)
+        # A host that no rule is to be made of is not waited for.
+        if more.get("served", True):
+            self.hosts.append(host)
+
+    def change(self, annotations=None, spec=None, of=None):
+        """Changes what the last Ingress says, or that of an earlier `last`."""
+        name, metadata, known = of or self.last
+        notes = {**metadata["annotations"]}
+        for key, value in (annotations or {}).items():
+            notes[PREFIX + key] = value
+        self.stage.cluster.put("ingresses", name, metadata={"annotations": notes}, spec={**known, **(spec or {})})
+
+    def reloads(self):
+        """How often the controller has reloaded the server."""
+        return self.stage.output().count("Backend successfully reloaded")
 
     def drop(self):
         """Removes the last Ingress."""
@@ -375,6 +538,11 @@ class Trial:
     def get(self, path="/", host=None, **options):
         return client.fetch(host or self.host, path, **options)
 
+    def pod(self, name, address):
+        """One more pod."""
+        self.stage.pods[name] = Pod(name, address)
+        return self.stage.pods[name]
+
     def line(self, port, text):
         """The answer to a line of TCP."""
         with socket.create_connection(("127.0.0.1", port), timeout=5) as own:
@@ -389,7 +557,10 @@ class Trial:
         roots = grpc.ssl_channel_credentials(self.file("ca.crt"))
         options = (("grpc.ssl_target_name_override", host), ("grpc.default_authority", host))
         with grpc.secure_channel("127.0.0.1:443", roots, options) as channel:
-            return channel.unary_unary("/test.Echo/Say")(message, timeout=10)
+            try:
+                return channel.unary_unary("/test.Echo/Say")(message, timeout=10)
+            except grpc.RpcError as error:
+                return error.code().name
 
     def tls12(self):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -475,10 +646,11 @@ def run_group(stage, group, only):
     if not trials:
         return []
     stage.change_settings(GROUPS[group])
-    if group == "passthrough":
-        stage.start("--enable-ssl-passthrough")
-    elif not stage.controller:
-        stage.start()
+    if group in FLAGS or not stage.controller or stage.has_flags:
+        if stage.controller:
+            print("stopped with", stage.stop())
+        stage.has_flags = group in FLAGS
+        stage.start(*FLAGS.get(group, ()))
     hosts = {host for trial, _, _ in trials for host in trial.hosts}
     missing = stage.settle(hosts, set().union(*(trial.pushed for trial, _, _ in trials)))
     outcomes = []
@@ -491,7 +663,7 @@ def run_group(stage, group, only):
             next(steps, None)
         except Failed as failure:
             line = traceback.extract_tb(failure.__traceback__)
-            at = [frame.lineno for frame in line if frame.filename.endswith("annotations.py")]
+            at = [frame.lineno for frame in line if frame.filename.endswith(("annotations.py", "areas.py"))]
             problem = f"line {at[-1] if at else '?'}: {failure}"
         except Exception as error:
             problem = "".join(traceback.format_exception_only(error)).strip()
@@ -524,15 +696,26 @@ def alone():
         words = ["unshare", "-mnp", "--fork", "--mount-proc", "--kill-child", sys.executable, *sys.argv]
         sys.exit(subprocess.run(words, env=environment).returncode)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    # The addresses of pods and of the one service that is not only a name.
+    for network in ("10.1.0.0/24", "10.2.0.9/32"):
+        subprocess.run(["ip", "route", "add", "local", network, "dev", "lo"], check=True)
     Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")
     return Path(tempfile.mkdtemp(prefix="weir-ingress-"))
 
 
-def main():
-    """Runs the groups that are wanted."""
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def arguments():
+    """What every program here understands."""
+    options = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__.splitlines()[0])
     options.add_argument("--root", required=True)
     options.add_argument("--nginx", required=True)
+    options.add_argument("--api-server")
+    options.add_argument("--manifest")
+    return options
+
+
+def main():
+    """Runs the groups that are wanted."""
+    options = arguments()
     options.add_argument("--only", default="")
     options.add_argument("--group", default="")
     options.add_argument("--keep", action="store_true")
@@ -545,11 +728,8 @@ def main():
     try:
         for group in GROUPS:
             if options.group in ("", group):
-                if group == "passthrough" and stage.controller:
-                    print("stopped with", stage.stop())
-                    stage.controller = None
                 outcomes += run_group(stage, group, options.only)
-        if stage.controller:
+        if stage.controller and stage.controller.poll() is None:
             print("stopped with", stage.stop())
     finally:
         stage.clear()

@@ -26,6 +26,8 @@ KINDS = {
 class Cluster:
     """The objects, and who watches them."""
 
+    has_pods = False
+
     def __init__(self):
         self.lock = threading.Lock()
         self.version = 100
@@ -60,6 +62,25 @@ class Cluster:
             gone = json.loads(json.dumps(gone))
             gone["metadata"]["resourceVersion"] = str(self.version)
             self._tell(resource, "DELETED", gone)
+
+    def endpoints(self, name, addresses, ports):
+        """The endpoints of a service."""
+        self.put(
+            "endpointslices",
+            name,
+            metadata={"labels": {"kubernetes.io/service-name": name}},
+            addressType="IPv4",
+            endpoints=[
+                {"addresses": [address], "conditions": {"ready": True}} for address in addresses
+            ],
+            ports=[
+                {"name": port, "port": number, "protocol": protocol}
+                for port, number, protocol in ports
+            ],
+        )
+
+    def end(self):
+        """Nothing outlives the program."""
 
     def _tell(self, resource, what, made):
         for watcher in self.watchers[resource]:

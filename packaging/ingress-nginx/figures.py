@@ -5,7 +5,6 @@
 
 The arguments are those of `check.py`. With `--wake` the ConfigMap has `lua_wake_timers`.
 """
-import argparse
 import http.client
 import json
 import os
@@ -87,12 +86,12 @@ def changes_under_load(stage, count):
 def effect_of_endpoints(stage, rounds):
     """How long after a push the other pod answers, as the controller pushes it, and from the change in the cluster."""
     trial = check.Trial(stage, "moving")
-    stage.service("moving", "127.1.0.1")
+    stage.service("moving", "10.1.0.1")
     trial.ingress({}, service="moving")
     stage.settle([trial.host])
     pushed, noticed = [], []
     for number in range(rounds):
-        address, pod = (("127.1.0.2", "w2"), ("127.1.0.1", "w1"))[number % 2]
+        address, pod = (("10.1.0.2", "w2"), ("10.1.0.1", "w1"))[number % 2]
         # Within one second the scripts cannot tell two changes apart.
         time.sleep(1.2 + 0.13 * (number % 7))
         known = json.loads(trial.get("/configuration/backends", host="x", port=10246).body)
@@ -105,7 +104,7 @@ def effect_of_endpoints(stage, rounds):
         assert reply.status == 201, reply.status
         pushed.append(until_all(trial, pod, begin))
     for number in range(rounds // 2):
-        address, pod = (("127.1.0.2", "w2"), ("127.1.0.1", "w1"))[number % 2]
+        address, pod = (("10.1.0.2", "w2"), ("10.1.0.1", "w1"))[number % 2]
         time.sleep(1.5)
         begin = time.monotonic()
         stage.service("moving", address)
@@ -173,9 +172,7 @@ def many_ingresses(stage, count):
 
 def main():
     """Runs all of it in namespaces."""
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--root", required=True)
-    options.add_argument("--nginx", required=True)
+    options = check.arguments()
     options.add_argument("--changes", type=int, default=100)
     options.add_argument("--ingresses", type=int, default=1000)
     options.add_argument("--rounds", type=int, default=20)

@@ -9,7 +9,11 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
-HTTP, HTTPS, FCGI, ECHO, GRPC = 8080, 8443, 9000, 7000, 50051
+HTTP, HTTPS, FCGI, ECHO, GRPC, GRPCS = 8080, 8443, 9000, 7000, 50051, 50052
+
+
+# Fields of a response that the query of a request can set.
+PASSED = ("Content-Type", "Link", "Location", "Server-Timing", "Set-Cookie", "Strict-Transport-Security", "X-User")
 
 
 class PodHandler(BaseHTTPRequestHandler):
@@ -50,7 +54,7 @@ class PodHandler(BaseHTTPRequestHandler):
         if "size" in asked:
             answer = b"x" * int(asked["size"])
         self.send_response(int(asked.get("status", 200)))
-        for name in ("Location", "Set-Cookie", "Link", "X-User", "Server-Timing"):
+        for name in PASSED:
             if name in asked:
                 self.send_header(name, asked[name])
         self.send_header("X-Pod", self.pod.name)
@@ -178,6 +182,35 @@ def serve_fastcgi(pod, client):
         client.sendall(record(6, head + body) + record(6, b"") + record(3, b"\0" * 8))
 
 
+class NameServer:
+    """Answers questions for addresses of IPv4 from a table."""
+
+    address = "127.0.0.53"
+
+    def __init__(self, names):
+        self.names = names
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind((self.address, 53))
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            question, client = self.socket.recvfrom(1500)
+            labels, at = [], 12
+            while question[at]:
+                labels.append(question[at + 1 : at + 1 + question[at]].decode().lower())
+                at += 1 + question[at]
+            (kind,) = struct.unpack_from(">H", question, at + 1)
+            known = self.names.get(".".join(labels))
+            answers = [known] if known and kind == 1 else []
+            # RFC 1035, section 4.1: a response, recursion available, and perhaps no such name.
+            head = question[:2] + struct.pack(">HHHHH", 0x8180 | (0 if known else 3), 1, len(answers), 0, 0)
+            body = question[12 : at + 5]
+            for address in answers:
+                body += struct.pack(">HHHIH", 0xC00C, 1, 1, 5, 4) + socket.inet_aton(address)
+            self.socket.sendto(head + body, client)
+
+
 class Authority:
     """A certificate authority with certificates for the tests, made by OpenSSL."""
 
@@ -197,7 +230,8 @@ class Authority:
 
     def issue(self, name, extra="", issuer="ca"):
         """A certificate and its key for a name."""
-        (self.folder / "ext").write_text(f"subjectAltName=DNS:{name}\n{extra}")
+        address = ",IP:127.0.0.1" if name == "localhost" else ""
+        (self.folder / "ext").write_text(f"subjectAltName=DNS:{name}{address}\n{extra}")
         self.run(
             f"req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {name}.key "
             f"-out {name}.csr -subj /CN={name}"
@@ -207,3 +241,42 @@ class Authority:
             f"-extfile ext -out {name}.crt"
         )
         return self.folder / f"{name}.crt", self.folder / f"{name}.key"
+
+    def serve_states(self, address):
+        """Answers questions for the states of all its certificates: they are good (OCSP)."""
+        authority = self
+        self.write_states()
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *_):
+                pass
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                answer = authority.state(body)
+                self.send_response(200)
+                self.send_header("Content-Type", "application/ocsp-response")
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+        server = PodServer((address, HTTP), Handler)
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        return server
+
+    def write_states(self):
+        """All certificates so far are good."""
+        index = ""
+        for path in self.folder.glob("*.crt"):
+            shown = subprocess.run(
+                ["openssl", "x509", "-in", path, "-noout", "-serial"], capture_output=True, check=True
+            )
+            serial = shown.stdout.decode().strip().partition("=")[2]
+            index += f"V\t491231235959Z\t\t{serial}\tunknown\t/CN={path.stem}\n"
+        (self.folder / "index").write_text(index)
+
+    def state(self, question):
+        """The response to one question."""
+        (self.folder / "question").write_bytes(question)
+        self.run("ocsp -index index -CA ca.crt -rsigner ca.crt -rkey ca.key -reqin question -respout answer -ndays 2")
+        return (self.folder / "answer").read_bytes()

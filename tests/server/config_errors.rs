@@ -667,6 +667,57 @@ fn what_nginx_knows_and_weir_does_not_yet_is_named_so() {
 }
 
 #[test]
+fn refused_directives() {
+    if skip_on_oracle("refuse_directives is ours") {
+        return;
+    }
+    let test = |names: &str, text: &str| {
+        let site = whole(&format!(
+            "refuse_directives {names};\nevents {{ }}\nhttp {{ access_log off; server {{ listen 127.0.0.1:%%PORT%%;\n{text}\n}} }}"
+        ));
+        site.file("part.conf", "root a;").test()
+    };
+    for (names, text, expected) in [
+        (
+            "root alias",
+            "location /a/ { alias b/; }",
+            "\"alias\" directive is refused in %%DIR%%/nginx.conf:4",
+        ),
+        (
+            "*_by_lua_block",
+            "location / { content_by_lua_block { } }",
+            "\"content_by_lua_block\" directive is refused in",
+        ),
+        (
+            "root",
+            "include part.conf;",
+            "\"root\" directive is refused in %%DIR%%/part.conf:1",
+        ),
+        (
+            "listn",
+            "",
+            "no directive is named \"listn\"; did you mean \"listen\"? in %%DIR%%/nginx.conf:1",
+        ),
+        ("root;\nrefuse_directives alias", "", ""),
+    ] {
+        let finished = test(names, text);
+        let first = finished.first_line();
+        assert!(
+            first.contains(expected) && finished.code == i32::from(!expected.is_empty()),
+            "{names} {text}: {}",
+            finished.stderr
+        );
+    }
+    // A line inside a block cannot take back what the main context says.
+    let finished = test("root", "refuse_directives alias; root a;");
+    assert!(
+        finished.stderr.contains("\"root\" directive is refused"),
+        "{}",
+        finished.stderr
+    );
+}
+
+#[test]
 fn the_program_speaks_under_its_own_name() {
     let raw = whole("foo;\n").test();
     assert!(

@@ -448,6 +448,21 @@ fn an_unreadable_file_is_forbidden() {
 }
 
 #[test]
+fn the_root_can_be_the_whole_file_system() {
+    let server = http(
+        "server { listen 127.0.0.1:%%PORT%%; location %%DIR%% { root /; add_header X-Name $request_filename; } }",
+    )
+    .file("html/a.html", "hello")
+    .start();
+    let path = server.path("html/a.html").display().to_string();
+    let reply = server.get(&path).expect(200);
+    assert_eq!(
+        (reply.text(), reply.field("X-Name")),
+        ("hello".to_owned(), path.as_str())
+    );
+}
+
+#[test]
 fn an_empty_root_is_the_prefix() {
     let server = http("server { listen 127.0.0.1:%%PORT%%; root \"\"; }")
         .file("page.html", "page")

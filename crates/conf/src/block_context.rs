@@ -14,6 +14,7 @@ use crate::directive_contexts::{Contexts, SERVER};
 use crate::expression::{Expression, ExpressionPart};
 use crate::file_source::FileSource;
 use crate::known_blocks::BlockSource;
+use crate::refused::RefusedDirectives;
 use crate::system_needs::{PathUse, SystemNeeds, literal_folder};
 use crate::table::DirectiveRows;
 use crate::tree::{BlockPlace, SourceMap};
@@ -51,6 +52,8 @@ pub struct ConfigurationBuild {
     pub must_always_read_all: bool,
     /// The `server` blocks of `http` that were parsed.
     pub blocks: HashMap<BlockPlace, BlockSource>,
+    /// Names of directives that the configuration must not have: `refuse_directives`.
+    pub refused: RefusedDirectives,
     /// All messages so far.
     pub diagnostics: Vec<Diagnostic>,
     /// What the program calls itself in messages: `weir` or `nginx`.
@@ -81,6 +84,7 @@ impl ConfigurationBuild {
             must_read_all: false,
             must_always_read_all: false,
             blocks: HashMap::new(),
+            refused: RefusedDirectives::default(),
             diagnostics: Vec::new(),
             program: "weir".to_owned(),
             tables: Vec::new(),

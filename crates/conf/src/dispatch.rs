@@ -212,15 +212,23 @@ fn default_node(name: &str, default: &str) -> DirectiveNode {
     }
 }
 
-/// The row for a node, or a message that there is none.
+/// The row for a node, or a message that there is none, or that it is refused.
 fn find(node: &DirectiveNode, confs: &BlockConfs, level: &mut BlockContext) -> Option<RowId> {
     let name = node.name.text.to_str().unwrap_or_default();
-    let found = confs.find(name, level.context);
-    if found.is_none() {
+    let Some(found) = confs.find(name, level.context) else {
         let error = not_found(node, confs, level);
         level.report(error);
+        return None;
+    };
+    if level.build.refused.contains(name) {
+        let error = node.error(format!("\"{name}\" directive is refused"));
+        level.report(Diagnostic {
+            span: Some(node.name.span),
+            ..error.note("\"refuse_directives\" in the main context names it")
+        });
+        return None;
     }
-    found
+    Some(found)
 }
 
 fn not_found(node: &DirectiveNode, confs: &BlockConfs, level: &BlockContext) -> Diagnostic {

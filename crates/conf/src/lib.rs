@@ -37,6 +37,7 @@ pub mod outside_hash;
 pub mod parse;
 pub mod pattern;
 pub mod pattern_filter;
+pub mod refused;
 pub mod regex;
 mod source_map;
 pub mod spelling;
@@ -63,6 +64,7 @@ pub use known_blocks::{BlockSource, KnownBlocks};
 pub use long_block::{BlockLines, LongBlock};
 pub use pattern::CapturingPattern;
 pub use pattern_filter::{CandidatePatterns, PatternFilter};
+pub use refused::{REFUSE_DIRECTIVES, RefusedDirectives, check_refused};
 pub use regex::{Captures, CompiledPatterns, Regex};
 pub use system_needs::{PathUse, SystemNeeds};
 pub use table::{

@@ -348,6 +348,7 @@ pub(crate) static DIRECTIVES: DirectiveTable<CoreConf> = DirectiveTable::<CoreCo
             Ok(())
         }),
     ),
+    crate::refused_conf::ROW,
     row(
         "env",
         "variable[=value]",

@@ -401,6 +401,7 @@ fn apply(
     }
     // Unix sockets and `transparent` are recognised as words, whatever directive they belong to.
     build.needs().read_words(&tree.nodes);
+    build.refused = conf::RefusedDirectives::of(&tree.nodes);
     // If the file could not be read, more errors would only hide the reason.
     let was_read = build
         .sources

@@ -53,6 +53,7 @@ mod prepare;
 mod proxy;
 mod reference;
 mod reference_pages;
+mod refused_conf;
 mod replaced_build;
 mod run;
 mod running_master;

@@ -36,9 +36,15 @@ impl LocationRoot {
             ));
         }
         // Without the slash at the end, because the request's path begins with one.
-        let text = text.trim_end_with(|byte| byte == '/').as_bstr();
+        let trimmed = text.trim_end_with(|byte| byte == '/').as_bstr();
+        // Nothing is left of `/`, which is not the empty path below the prefix.
+        let is_whole = trimmed.is_empty() && !text.is_empty();
+        let path = match file_expression(line, if is_whole { text.as_bstr() } else { trimmed })? {
+            _ if is_whole => Expression::literal(b""),
+            path => path,
+        };
         Ok(LocationRoot {
-            path: file_expression(line, text)?,
+            path,
             kind: RootKind::Root,
         })
     }

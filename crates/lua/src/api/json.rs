@@ -1,20 +1,13 @@
-//! `require "cjson"`: JSON, as lua-cjson reads and writes it.
+//! `require "cjson"`: JSON, as lua-cjson writes it; `json_decode` reads it.
 //!
 //! Built in because nearly every script that talks to a service needs it, and lua-cjson is a shared
 //! object that would have to be installed for the right version of Lua.
 
-use serde_json::{Number, Value as Json};
-
-use super::arguments::bytes;
 use super::{CallResult, NativeTable};
 use crate::luajit::stack::{LuaType, REGISTRY};
 use crate::luajit::{LuaError, LuaStack, fail};
 
-pub(super) const CORE: NativeTable = &[
-    ("json_encode", encode),
-    ("json_decode", decode),
-    ("json_empty_table", empty_table),
-];
+pub(super) const CORE: NativeTable = &[("json_encode", encode), ("json_empty_table", empty_table)];
 
 /// How deep tables may be nested; lua-cjson's default.
 const MAX_DEPTH: u32 = 1000;
@@ -55,7 +48,12 @@ fn encode(stack: &LuaStack) -> CallResult {
 }
 
 /// Writes the value at `at`.
-fn write(stack: &LuaStack, at: i32, depth: u32, out: &mut Vec<u8>) -> Result<(), LuaError> {
+pub(super) fn write(
+    stack: &LuaStack,
+    at: i32,
+    depth: u32,
+    out: &mut Vec<u8>,
+) -> Result<(), LuaError> {
     let kind = stack.type_at(at);
     match kind {
         LuaType::Nil => out.extend_from_slice(b"null"),
@@ -234,50 +232,4 @@ fn object(stack: &LuaStack, at: i32, depth: u32, out: &mut Vec<u8>) -> Result<()
     }
     out.push(b'}');
     Ok(())
-}
-
-/// `cjson.decode(text)`.
-fn decode(stack: &LuaStack) -> CallResult {
-    let text = bytes(stack, 1)?;
-    // lua-cjson accepts strings that are not UTF-8; these are an error here.
-    let value: Json = match serde_json::from_slice(text) {
-        Ok(value) => value,
-        Err(error) => return fail(format!("Expected value but found invalid token: {error}")),
-    };
-    push(stack, &value)?;
-    super::ONE
-}
-
-/// Pushes a decoded value.
-fn push(stack: &LuaStack, value: &Json) -> Result<(), LuaError> {
-    if !stack.reserve(8) {
-        return fail("Found too many nested data structures");
-    }
-    match value {
-        // A table cannot hold nil: a null in an array would end it.
-        Json::Null => stack.push_light(std::ptr::null_mut()),
-        Json::Bool(value) => stack.push_boolean(*value),
-        Json::Number(value) => stack.push_number(as_f64(value)),
-        Json::String(value) => stack.push_bytes(value),
-        Json::Array(items) => {
-            stack.push_table(items.len(), 0);
-            for (n, item) in items.iter().enumerate() {
-                push(stack, item)?;
-                stack.set_element(-2, n + 1);
-            }
-        }
-        Json::Object(entries) => {
-            stack.push_table(0, entries.len());
-            for (name, item) in entries {
-                push(stack, item)?;
-                stack.set(-2, name);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Lua has doubles only: whole numbers beyond 2^53 lose digits, as with lua-cjson.
-fn as_f64(number: &Number) -> f64 {
-    number.as_f64().unwrap_or(0.0)
 }

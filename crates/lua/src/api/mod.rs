@@ -19,6 +19,7 @@ mod encode;
 mod hash_ring;
 mod jit;
 mod json;
+mod json_decode;
 mod library;
 mod misc;
 mod ocsp;
@@ -150,6 +151,7 @@ fn push_core(stack: &LuaStack) {
         encode::CORE,
         hash_ring::CORE,
         json::CORE,
+        json_decode::CORE,
         library::CORE,
         misc::CORE,
         ocsp::CORE,

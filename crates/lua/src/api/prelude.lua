@@ -510,10 +510,25 @@ module("resty.string", {
 })
 
 -- cjson
+-- A long text is read in parts: between them the script can be suspended, so that the loop serves others.
+local LONG_JSON = 65536
+local function json_decode(text)
+    if type(text) ~= "string" or #text < LONG_JSON then
+        return core.json_decode(text)
+    end
+    local value, reader, open, problem
+    repeat
+        value, reader, open, problem = core.json_decode_part(text, reader, open)
+    until not reader
+    if problem then
+        error(problem, 2)
+    end
+    return value
+end
 preload["cjson"] = function()
     local cjson = {
         encode = core.json_encode,
-        decode = core.json_decode,
+        decode = json_decode,
         null = core.null,
         empty_array = core.empty_array,
         array_mt = core.array_mt,
