@@ -166,6 +166,11 @@ const TOOLS: &[(&str, &str, Tool)] = &[
         http3::instructions::run,
     ),
     (
+        "scale-clients",
+        "connections that wait, for scale, in a process of their own",
+        scale::client_crowd::run,
+    ),
+    (
         "cache-tests",
         "the public conformance suite of HTTP caches; needs node",
         cache_tests::run,

@@ -5,76 +5,20 @@ use std::io::Write as _;
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustls::ClientConfig;
 use xtask::shell;
 
-use super::client_socket::{self, ask, ask_by_tls, connect};
+use super::client_crowd::{ClientCrowd, ClientKind, ClientProcess, KINDS};
+use super::client_socket::connect;
 use super::{Contender, Figure, ProgramKind, memory, origin, servers};
 use crate::server::{Folder, free_port};
 
 /// How long connections are left alone before memory is looked at: what is freed after a peak has been freed then.
 const REST: Duration = Duration::from_secs(8);
 
-/// The receive buffer of slow readers, in bytes.
-const READER_BUFFER: usize = 4096;
-
-/// What a client of an upload has sent of its megabyte.
-const UPLOADED: usize = 16 * 1024;
-
-/// What the clients do before they wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Silent,
-    Idle,
-    IdleTwice,
-    Tls,
-    TlsHttp2,
-    Upload,
-    UploadStreamed,
-    Reader,
-    ReaderCopied,
-    ReaderProxied,
-    ReaderUnbuffered,
-    ReaderCached,
-}
-
-const KINDS: &[(&str, Kind)] = &[
-    ("silent", Kind::Silent),
-    ("idle", Kind::Idle),
-    ("idle-twice", Kind::IdleTwice),
-    ("tls", Kind::Tls),
-    ("tls-h2", Kind::TlsHttp2),
-    ("upload", Kind::Upload),
-    ("upload-streamed", Kind::UploadStreamed),
-    ("reader", Kind::Reader),
-    ("reader-copied", Kind::ReaderCopied),
-    ("reader-proxied", Kind::ReaderProxied),
-    ("reader-unbuffered", Kind::ReaderUnbuffered),
-    ("reader-cached", Kind::ReaderCached),
-];
-
-impl Kind {
-    /// Whether the server has a connection to the origin for each of them, too.
-    fn is_double(self) -> bool {
-        matches!(
-            self,
-            Kind::UploadStreamed | Kind::ReaderProxied | Kind::ReaderUnbuffered
-        )
-    }
-
-    /// HAProxy has neither files nor buffers on disk, and its cache no object of a megabyte.
-    fn is_for(self, program: ProgramKind) -> bool {
-        program != ProgramKind::Haproxy
-            || matches!(
-                self,
-                Kind::Silent | Kind::Idle | Kind::IdleTwice | Kind::Tls | Kind::TlsHttp2
-            )
-            || self.is_double()
-    }
-}
+/// The descriptors of a process that are not for connections.
+const SPARE: usize = 500;
 
 pub(super) fn measure(
     contenders: &[Contender],
@@ -88,17 +32,20 @@ pub(super) fn measure(
         if !wanted.is_empty() && !wanted.split(',').any(|one| one == *name) {
             continue;
         }
-        // Below the limit of each process: the servers have other descriptors, and this one has the origin's.
-        let most = descriptors() / if kind.is_double() { 2 } else { 1 };
-        let count = size.min(most.saturating_sub(500));
+        // The origin has all of its connections in this process.
+        let most = match kind.is_double() {
+            true => descriptors().saturating_sub(SPARE),
+            false => usize::MAX,
+        };
+        let count = size.min(most);
         for contender in contenders.iter().filter(|one| kind.is_for(one.kind)) {
-            // It counts two descriptors for each.
+            // It is one process, and counts two descriptors for each.
             let own = match contender.kind {
-                ProgramKind::Haproxy => count.min((descriptors() / 2).saturating_sub(500)),
+                ProgramKind::Haproxy => count.min((descriptors() / 2).saturating_sub(SPARE)),
                 ProgramKind::Weir | ProgramKind::Nginx => count,
             };
             println!("{own} connections, {name}: {}", contender.name);
-            let (each, held) = hold(contender, *kind, own, origin, leave)?;
+            let (each, held) = hold(contender, (*name, *kind), own, origin, leave)?;
             let figure = |name: String, unit, value| Figure {
                 name,
                 unit,
@@ -135,109 +82,41 @@ impl Drop for Running {
 /// Opens the connections, and closes them: bytes of each, and MB that stay.
 fn hold(
     contender: &Contender,
-    kind: Kind,
+    (name, kind): (&str, ClientKind),
     count: usize,
     origin: u16,
     leave: u64,
 ) -> Result<(f64, f64), String> {
     let folder = Folder::new("scale-connections")?;
-    let server = start(contender, &folder.path, origin)?;
-    let crowd = ClientCrowd::new(kind, &server)?;
-    if kind == Kind::ReaderCached {
+    let each = if kind.is_double() { 2 } else { 1 };
+    let processes = (count * each).div_ceil(descriptors() / 5 * 4);
+    let server = start(contender, &folder.path, origin, processes)?;
+    let crowd = ClientCrowd::new(kind, server.port, server.tls_port)?;
+    if kind == ClientKind::ReaderCached {
         fill_cache(server.port)?;
     }
     // What is made once is there before the first look.
-    for number in 0..4 {
+    for number in 0..4 * processes {
         drop(crowd.open(number)?);
     }
     std::thread::sleep(Duration::from_secs(1));
-    let processes = memory::family(server.child.id());
-    let dirty = || memory::rollup(&processes, "Private_Dirty") as f64;
+    let family = memory::family(server.child.id());
+    let dirty = || memory::rollup(&family, "Private_Dirty") as f64;
     let before = dirty();
-    let clients: Result<Vec<TcpStream>, String> =
-        (0..count).map(|number| crowd.open(number)).collect();
+    let of_each = descriptors().saturating_sub(SPARE).max(1);
+    let ports = (server.port, server.tls_port);
+    let start = |from: usize| {
+        let part = (from, of_each.min(count - from));
+        ClientProcess::start(name, ports, part, &contender.binary)
+    };
+    let clients: Result<Vec<ClientProcess>, String> =
+        (0..count).step_by(of_each).map(start).collect();
     let clients = clients?;
     std::thread::sleep(REST);
     let each = (dirty() - before) / count as f64;
     drop(clients);
     std::thread::sleep(Duration::from_secs(leave));
     Ok((each, ((dirty() - before) / 1e6).max(0.0)))
-}
-
-/// Clients of one kind.
-struct ClientCrowd {
-    kind: Kind,
-    port: u16,
-    tls: Arc<ClientConfig>,
-}
-
-impl ClientCrowd {
-    fn new(kind: Kind, server: &Running) -> Result<ClientCrowd, String> {
-        let is_tls = matches!(kind, Kind::Tls | Kind::TlsHttp2);
-        let protocols: &[&str] = if kind == Kind::TlsHttp2 { &["h2"] } else { &[] };
-        Ok(ClientCrowd {
-            kind,
-            port: if is_tls { server.tls_port } else { server.port },
-            tls: client_socket::trusting(protocols)?,
-        })
-    }
-
-    fn open(&self, number: usize) -> Result<TcpStream, String> {
-        self.step(number)
-            .map_err(|error| format!("client {number}: {error}"))
-    }
-
-    fn step(&self, number: usize) -> std::io::Result<TcpStream> {
-        let buffer = match self.kind {
-            Kind::Reader
-            | Kind::ReaderCopied
-            | Kind::ReaderProxied
-            | Kind::ReaderUnbuffered
-            | Kind::ReaderCached => Some(READER_BUFFER),
-            _ => None,
-        };
-        let mut stream = connect(self.port, number, buffer)?;
-        let path = match self.kind {
-            Kind::Silent => return Ok(stream),
-            Kind::Idle | Kind::IdleTwice => {
-                for _ in 0..if self.kind == Kind::Idle { 1 } else { 2 } {
-                    ask(&mut stream, &get("/"), b"hello")?;
-                }
-                return Ok(stream);
-            }
-            Kind::Tls => return ask_by_tls(stream, &self.tls, &get("/"), b"hello"),
-            Kind::TlsHttp2 => {
-                let request = client_socket::http2_request();
-                return ask_by_tls(stream, &self.tls, &request, b"hello");
-            }
-            Kind::Upload | Kind::UploadStreamed => {
-                let path = if self.kind == Kind::Upload {
-                    "/in"
-                } else {
-                    "/in-streamed"
-                };
-                let head = format!(
-                    "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n",
-                    origin::BODY
-                );
-                stream.write_all(head.as_bytes())?;
-                stream.write_all(&[b'y'; UPLOADED])?;
-                return Ok(stream);
-            }
-            Kind::Reader => "/file",
-            Kind::ReaderCopied => "/copied",
-            Kind::ReaderProxied => "/out",
-            Kind::ReaderUnbuffered => "/out-unbuffered",
-            Kind::ReaderCached => "/cached",
-        };
-        stream.write_all(&get(path))?;
-        Ok(stream)
-    }
-}
-
-fn get(path: &str) -> Vec<u8> {
-    format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n")
-        .into_bytes()
 }
 
 fn fill_cache(port: u16) -> Result<(), String> {
@@ -250,7 +129,13 @@ fn fill_cache(port: u16) -> Result<(), String> {
     fill().map(drop).map_err(|error| error.to_string())
 }
 
-fn start(contender: &Contender, folder: &Path, origin: u16) -> Result<Running, String> {
+/// Starts a server with as many processes as the descriptors of its connections need.
+fn start(
+    contender: &Contender,
+    folder: &Path,
+    origin: u16,
+    processes: usize,
+) -> Result<Running, String> {
     let (port, tls_port) = (free_port()?, free_port()?);
     let told = |error: std::io::Error| error.to_string();
     fs::write(folder.join("html/big"), vec![b'x'; origin::BODY]).map_err(told)?;
@@ -265,7 +150,19 @@ fn start(contender: &Contender, folder: &Path, origin: u16) -> Result<Running, S
         ProgramKind::Weir | ProgramKind::Nginx => {
             let prefix = format!("{}/", folder.display());
             command.args(["-p", &prefix, "-c", "server.conf", "-e", "error.log"]);
-            nginx(folder, port, tls_port, origin)
+            let own = match (contender.kind, processes) {
+                (_, 0 | 1) => String::new(),
+                (ProgramKind::Weir, more) => format!("worker_groups {more}; "),
+                _ => String::new(),
+            } + &format!("worker_processes {};", processes.max(1));
+            let text = nginx(folder, (port, tls_port), origin, &own);
+            match contender.kind {
+                // Its workers take what comes otherwise, and one of them would have most of it.
+                ProgramKind::Nginx if processes > 1 => {
+                    text.replace("backlog=8192", "backlog=8192 reuseport")
+                }
+                _ => text,
+            }
         }
     };
     fs::write(&configuration, text).map_err(told)?;
@@ -290,7 +187,7 @@ fn start(contender: &Contender, folder: &Path, origin: u16) -> Result<Running, S
     Ok(server)
 }
 
-fn nginx(folder: &Path, port: u16, tls_port: u16, origin: u16) -> String {
+fn nginx(folder: &Path, (port, tls_port): (u16, u16), origin: u16, processes: &str) -> String {
     let user = if shell::is_root() { "user root;" } else { "" };
     let folder = folder.display();
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
@@ -299,7 +196,7 @@ fn nginx(folder: &Path, port: u16, tls_port: u16, origin: u16) -> String {
         .concat();
     let descriptors = descriptors();
     format!(
-        "{user} daemon off; worker_processes 1; pid {folder}/server.pid; error_log {folder}/error.log error;
+        "{user} daemon off; {processes} pid {folder}/server.pid; error_log {folder}/error.log error;
          worker_rlimit_nofile {descriptors};
          events {{ worker_connections 100000; }}
          http {{

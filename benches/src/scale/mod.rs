@@ -3,6 +3,7 @@
 //!
 //! Each size has servers of its own, which start, are measured and end. Times are shown, and none is asserted.
 
+pub(crate) mod client_crowd;
 pub(crate) mod client_socket;
 mod connections;
 mod memory;
@@ -22,7 +23,7 @@ pub(crate) const FLAGS: &str = "\
   --oracle PATH      nginx to compare with, in place of --nginx; `none` leaves it out
   --servers A,B      sizes of configurations (10,100,1000,10000); 0: none
   --tls-servers N    servers with a certificate file each (3000)
-  --connections A,B  how many connections (1000,10000,50000), as far as descriptors allow; 0: none
+  --connections A,B  how many connections (1000,10000,50000); 0: none
   --patterns A,B     sizes of lists of patterns (1,10,100,1000); 0: none, and no compressed file either
   --kinds A,B        only these connections: silent idle idle-twice tls tls-h2 upload upload-streamed
                      reader reader-copied reader-proxied reader-unbuffered reader-cached
@@ -141,7 +142,7 @@ fn section(contenders: &[Contender], figures: Vec<Figure>) -> Section {
     });
     Section {
         title: "Many servers, connections and patterns".to_owned(),
-        how: "One worker or loop. Servers have 20 locations each. Memory of connections is the growth of Private_Dirty of all \
+        how: "One worker or loop; of connections one for each 16,000, if a process may have 20,000 descriptors. Servers have 20 locations each. Memory of connections is the growth of Private_Dirty of all \
               processes, divided by their number; of processes, PSS. Readers and uploads do nothing after their request, \
               on sockets with Ethernet's segment size and a receive buffer of 4 KB. CPU time per request is the least of all \
               rounds, with the programs in turn; of patterns none matches."

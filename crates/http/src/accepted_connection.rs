@@ -23,7 +23,7 @@ pub(crate) struct AcceptedConnection {
     /// The listening socket that accepted it.
     pub socket: ListenAddress,
     /// The address of the `stream` server that passed it on, if one did (`pass`).
-    pub passed_at: Option<SocketAddress>,
+    pub passed_at: Option<Box<SocketAddress>>,
     /// What had been read of it before it was passed on.
     pub input: Vec<u8>,
     /// How the loop reaches it between requests.
@@ -39,7 +39,7 @@ impl AcceptedConnection {
     pub(crate) fn new(
         transport: Transport,
         socket: ListenAddress,
-        passed_at: Option<SocketAddress>,
+        passed_at: Option<Box<SocketAddress>>,
     ) -> Box<AcceptedConnection> {
         Box::new(AcceptedConnection {
             transport,

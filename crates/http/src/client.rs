@@ -39,8 +39,9 @@ pub struct HttpClient {
     pub debug: bool,
     /// It connected to an address with TLS, whether it speaks TLS or not.
     pub tls_port: bool,
-    /// The server name of its TLS hello, once that has been read.
-    pub asked_name: RefCell<Option<AskedName>>,
+    /// The server name of its TLS hello, once that has been read. In a box, as is what else few clients have: there may be
+    /// thousands of them that are idle.
+    pub asked_name: RefCell<Option<Box<AskedName>>>,
     /// The PROXY protocol header that preceded it.
     pub proxy: OnceCell<Box<proto::proxy_protocol::DecodedProxyHeader>>,
     /// When it was accepted.
@@ -58,7 +59,7 @@ pub struct HttpClient {
     /// The listening socket that accepted it.
     pub socket: ListenAddress,
     /// The address of the `stream` server that passed it on, if one did; it then counts as accepted there.
-    pub passed_at: Option<SocketAddress>,
+    pub passed_at: Option<Box<SocketAddress>>,
     /// How the loop reaches the connection while it waits for a request.
     pub control: Rc<ConnectionControl>,
     /// The listening address and the servers behind it, in the configuration of the current request.
@@ -96,7 +97,7 @@ impl HttpClient {
 
     /// The address that the client connected to, if it is known.
     pub(crate) fn known_local(&self) -> Option<SocketAddress> {
-        let passed_at = self.passed_at.clone();
+        let passed_at = self.passed_at.as_deref().cloned();
         passed_at.or_else(|| self.connection.local_address())
     }
 
@@ -131,7 +132,7 @@ pub(crate) struct ConnectionOrigin {
     /// The listening socket that it came by.
     pub(crate) socket: ListenAddress,
     /// The address that it counts as accepted at, where another one of the server's passed it on.
-    pub(crate) passed_at: Option<SocketAddress>,
+    pub(crate) passed_at: Option<Box<SocketAddress>>,
     /// Where the loop reaches it between requests.
     pub(crate) control: Rc<ConnectionControl>,
     /// Its number.

@@ -180,7 +180,7 @@ pub(crate) fn resume_moved(
     // The server of the name is looked up again: this loop may have a newer configuration.
     if let Some(name) = state.asked_name {
         let asked = AskedName { name, server: None };
-        client.asked_name.replace(Some(asked));
+        client.asked_name.replace(Some(Box::new(asked)));
         client.refresh_asked_name();
     }
     note_mobility(&client);
@@ -203,7 +203,7 @@ pub(crate) fn endpoint_of<'a>(
     // Only called where several addresses share a listening socket: it costs a system call.
     let local = || {
         let own = accepted.transport.socket().local_addr().ok();
-        accepted.passed_at.as_ref().or(own)?.ip()
+        accepted.passed_at.as_deref().or(own)?.ip()
     };
     net::endpoint::endpoint_of(&site.endpoints, &accepted.socket, local)
 }

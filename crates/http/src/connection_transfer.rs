@@ -58,7 +58,7 @@ pub(crate) struct ConnectionState {
 struct LocalState {
     number: u64,
     tls: Option<Box<TlsSession>>,
-    passed_at: Option<SocketAddress>,
+    passed_at: Option<Box<SocketAddress>>,
     asked_name: Option<Box<str>>,
 }
 

@@ -79,7 +79,8 @@ pub async fn run_log_phase(request: &mut Request) {
     // Most locations have none, and need no future for it.
     let location = request.site.location(request.location);
     if location.core.post_action.is_some() {
-        post_action(request).await;
+        // Boxed, as all that is rare: its space would be part of every connection's.
+        Box::pin(post_action(request)).await;
     }
     run_log_handlers(request).await;
 }

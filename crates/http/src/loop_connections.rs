@@ -225,8 +225,11 @@ impl LoopConnections {
 
     /// Takes in a connection that a `stream` server passes on (`pass`).
     pub(crate) fn take_passed(self: &Rc<Self>, passed: PassedConnection, socket: &ListenAddress) {
-        let mut accepted =
-            AcceptedConnection::new(passed.transport, socket.clone(), Some(passed.local));
+        let mut accepted = AcceptedConnection::new(
+            passed.transport,
+            socket.clone(),
+            Some(Box::new(passed.local)),
+        );
         accepted.input = passed.input;
         self.take_in(accepted, None);
     }

@@ -42,6 +42,15 @@ pub struct FileRange {
     pub length: u64,
 }
 
+impl FileRange {
+    /// What is left of it from `offset` on, which is a place in the file.
+    pub(crate) fn rest_from(mut self, offset: u64) -> FileRange {
+        self.length -= offset - self.offset;
+        self.offset = offset;
+        self
+    }
+}
+
 /// A piece of a body, as the connection gets it: what it can send with one operation.
 #[derive(Clone, Debug)]
 pub enum BodyChunk {

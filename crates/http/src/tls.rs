@@ -456,10 +456,10 @@ fn offers_http2(site: &HttpSite, endpoint: &ListenEndpoint, server: ServerId) ->
 /// Notes the name in the hello, and the server that has it, on the client.
 pub(crate) fn note_name(client: &HttpClient, endpoint: &ListenEndpoint, hello: &ReceivedHello) {
     if let Some(name) = hello.server_name() {
-        client.asked_name.replace(Some(AskedName {
+        client.asked_name.replace(Some(Box::new(AskedName {
             server: server_of_name(endpoint, name),
             name: name.into(),
-        }));
+        })));
     }
 }
 
@@ -531,7 +531,7 @@ pub(crate) fn check_tls(request: &mut Request) -> Result<(), u16> {
     if let Some(AskedName {
         name,
         server: Some(_),
-    }) = &*client.asked_name.borrow()
+    }) = client.asked_name.borrow().as_deref()
         && request.head.host != name.as_bytes()
     {
         let message = "client attempted to request the server name different from the one that was negotiated";

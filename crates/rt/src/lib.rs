@@ -18,6 +18,7 @@
 pub mod clock;
 mod event_loop;
 mod handle;
+pub mod heap;
 mod local_time;
 mod panics;
 pub mod probes;

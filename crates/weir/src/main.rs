@@ -85,6 +85,9 @@ use std::ffi::OsString;
 use crate::cli::CliCommand;
 use crate::identity::ProgramIdentity;
 
+#[global_allocator]
+static HEAP: rt::heap::SplitHeap = rt::heap::SplitHeap;
+
 /// Runs the command, and exits with its code.
 fn main() {
     let arguments: Vec<OsString> = std::env::args_os().collect();

@@ -297,10 +297,10 @@ fn set_asked_name(client: &crate::client::HttpClient, question: &ExplainQuestion
         return;
     }
     let server = crate::client::server_of_name(&client.endpoint.borrow(), name);
-    *client.asked_name.borrow_mut() = Some(AskedName {
+    *client.asked_name.borrow_mut() = Some(Box::new(AskedName {
         name: name.into(),
         server,
-    });
+    }));
 }
 
 /// The name of a server that a host matches, and its rule, in nginx's order.

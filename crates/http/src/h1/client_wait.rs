@@ -1,8 +1,10 @@
-//! How a response waits for its client, and what is held for one that is slow.
+//! How a response waits: for its client, with what is held for one that is slow, and for the next allowance of `limit_rate`.
 
+use std::io;
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
 use rt::net::SocketOption;
 
 use super::sender::{GATHER, Http1Sender, SendJob};
@@ -22,20 +24,33 @@ const UNSENT_OF_SLOW: i32 = 32 * 1024;
 const GATHER_FOR_SLOW: usize = 16 * 1024;
 
 impl Http1Sender {
-    /// Waits with an empty output, which others may use meanwhile.
+    /// Waits with an empty output, which others may use meanwhile. `false` if the client is slow and the caller has to stop
+    /// ([`SendJob::stops`]).
     pub(super) async fn writable(
         &mut self,
         request: &mut Request,
-        job: &SendJob,
-    ) -> Result<(), ResponseSendError> {
+        job: &mut SendJob,
+    ) -> Result<bool, ResponseSendError> {
         self.release();
-        let patience = self.patience(job);
-        if self.is_writable_within(request, patience).await? {
-            return Ok(());
+        job.waited = self.patience(job);
+        if self.is_writable_within(request, job.waited).await? {
+            return Ok(true);
         }
         self.note_slow_client();
-        self.wait_writable(request, job.timeout.saturating_sub(patience))
-            .await
+        if job.stops {
+            return Ok(false);
+        }
+        self.wait_longer(request, job).await.map(|()| true)
+    }
+
+    /// Waits for a client that has turned out to be slow, for what is left of `send_timeout`.
+    pub(super) async fn wait_longer(
+        &self,
+        request: &mut Request,
+        job: &SendJob,
+    ) -> Result<(), ResponseSendError> {
+        let rest = job.timeout.saturating_sub(job.waited);
+        self.wait_writable(request, rest).await
     }
 
     /// Up to which size output is gathered.
@@ -121,5 +136,73 @@ impl Http1Sender {
         .await;
         request.ledger.enter(former);
         result
+    }
+
+    /// `limit_rate` counts the head, too, as in nginx: sends it within the allowance. The last part stays in the
+    /// output, to leave with the first content.
+    pub(super) async fn paced_head(
+        &mut self,
+        request: &mut Request,
+        job: &mut SendJob,
+    ) -> Result<(), ResponseSendError> {
+        let head = std::mem::take(&mut self.out);
+        let mut rest = &head[..];
+        loop {
+            let n = self.pace(request, job).await?.min(rest.len() as u64) as usize;
+            self.out.extend_from_slice(&rest[..n]);
+            job.paid(n as u64);
+            rest = &rest[n..];
+            if rest.is_empty() {
+                return Ok(());
+            }
+            self.flush(request, job).await?;
+        }
+    }
+
+    pub(super) async fn paced_bytes(
+        &mut self,
+        request: &mut Request,
+        job: &mut SendJob,
+        mut bytes: Bytes,
+    ) -> Result<(), ResponseSendError> {
+        while !bytes.is_empty() {
+            // A part per allowance, and a chunk per part: a chunk's size has to be known when it begins.
+            let n = self.pace(request, job).await?.min(bytes.len() as u64) as usize;
+            let part = bytes.split_to(n);
+            self.begin_chunk(job, part.len() as u64);
+            self.out.extend_from_slice(&part);
+            self.end_chunk(job);
+            self.flush(request, job).await?;
+            job.paid(part.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// How many bytes may be sent now; waits until it is at least one. A client that leaves meanwhile ends the wait: at
+    /// a low rate its connection would otherwise be occupied for long.
+    pub(super) async fn pace(
+        &mut self,
+        request: &mut Request,
+        job: &mut SendJob,
+    ) -> Result<u64, ResponseSendError> {
+        loop {
+            let Some(pace) = &job.pace else {
+                return Ok(u64::MAX);
+            };
+            let wait = match pace.allowance(rt::now()) {
+                Ok(bytes) => return Ok(bytes),
+                Err(wait) => wait,
+            };
+            let former = request.ledger.enter(LedgerPhase::Limit);
+            let left = rt::timeout(wait, self.bytes.transport.closed()).await;
+            request.ledger.enter(former);
+            if left.is_ok() {
+                let left = "client prematurely closed connection";
+                return Err(ResponseSendError::Failed(io::Error::new(
+                    io::ErrorKind::ConnectionAborted,
+                    left,
+                )));
+            }
+        }
     }
 }

@@ -26,7 +26,7 @@ use crate::http_loop::HttpLoop;
 use crate::ledger::{EndedBy, LedgerPhase};
 use crate::lifecycle::{self, RequestCarrier, RequestRefusal};
 use crate::log_phase;
-use crate::request::{Request, RequestBuffers};
+use crate::request::Request;
 use crate::response_body::ResponseBody;
 use crate::response_send::ResponseSendError;
 use crate::virtual_server::LastVirtualServer;
@@ -115,20 +115,22 @@ impl<'a> Http1Connection<'a> {
             return ConnectionFate::Close;
         }
         let mut slot = self.request.take().unwrap_or_else(|| self.take_slot());
-        let request = slot.request_or_else(|buffers| self.first_request(buffers));
+        let request = slot.request_or_else(|| self.first_request());
         let next = self.serve_request(request).await;
         request.end();
         self.request = Some(slot);
         next
     }
 
-    fn first_request(&self, buffers: &mut RequestBuffers) -> Request {
+    fn first_request(&self) -> Request {
         let server = self.client.first_server();
         let client = Rc::clone(self.client);
-        Request::from_buffers(buffers, self.http.site(), client, server)
+        let site = self.http.site();
+        self.recycled
+            .first_request(|buffers| Request::from_buffers(buffers, site, client, server))
     }
 
-    /// Takes over the memory of a connection that has ended.
+    /// Takes over the slot of a connection that has ended.
     fn take_slot(&mut self) -> Box<RequestSlot> {
         let mut slot = self.recycled.take_recycled();
         self.last_server = std::mem::take(&mut slot.last_server);

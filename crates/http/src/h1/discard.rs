@@ -5,6 +5,7 @@
 use std::task::Poll;
 
 use crate::body_reader::BodyReadError;
+use crate::buffers;
 use crate::request::Request;
 
 /// How much is read at once, in bytes.
@@ -54,7 +55,6 @@ async fn discard_in_time(request: &mut Request) -> bool {
     let core = std::sync::Arc::clone(&request.site.location(request.location).core);
     let deadline = rt::now() + core.lingering_time;
     let timer = rt::Timer::new();
-    let mut scratch = Vec::new();
     loop {
         // Two bounds, as in nginx: `lingering_timeout` for each read, `lingering_time` for all of them.
         let left = deadline.saturating_duration_since(rt::now());
@@ -62,9 +62,12 @@ async fn discard_in_time(request: &mut Request) -> bool {
             return false;
         }
         timer.set(left.min(core.lingering_timeout));
-        scratch.clear();
         let result = std::future::poll_fn(|context| {
-            if let Poll::Ready(result) = request.body.poll_read(&mut scratch, READ_SIZE, context) {
+            let mut scratch = buffers::take_buffer();
+            let read = request.body.poll_read(&mut scratch, READ_SIZE, context);
+            // Others have it while this client sends nothing.
+            buffers::give_buffer(scratch);
+            if let Poll::Ready(result) = read {
                 return Poll::Ready(Some(result));
             }
             timer.poll_expired(context).map(|()| None)

@@ -26,14 +26,25 @@ const KEPT_OUTPUT: usize = 4 * 1024;
 /// much memory.
 const COPIED_PIECE: u64 = 64 * 1024;
 
+/// What became of output that was read from a file.
+#[derive(Default)]
+struct FlushedCopy {
+    /// How many bytes of its end were dropped, to be read again.
+    dropped: u64,
+    /// The client is slow, and the caller has to stop ([`SendJob::stops`]).
+    is_stopped: bool,
+}
+
 impl Http1Sender {
-    /// Sends a range of a file, part by part.
+    /// Sends a range of a file, part by part. If the client turns out to be slow and the rest of the range can be begun with
+    /// again, that is returned.
     pub(super) async fn file(
         &mut self,
         request: &mut Request,
         job: &mut SendJob,
         range: FileRange,
-    ) -> Result<(), ResponseSendError> {
+    ) -> Result<Option<FileRange>, ResponseSendError> {
+        job.stops = job.may_stop(request);
         let mut offset = range.offset;
         let end = range.offset + range.length;
         // How much of the output's end was read from the range, and can be read again.
@@ -58,7 +69,10 @@ impl Http1Sender {
                 // The chunk is announced before the file is sent. If the file turns out shorter the connection has to
                 // be closed.
                 self.begin_chunk(job, want);
-                self.send_file(request, job, &range, offset, want).await?;
+                let sent = self.send_file(request, job, &range, offset, want).await?;
+                if sent < want {
+                    return Ok(Some(range.rest_from(offset + sent)));
+                }
                 self.end_chunk(job);
                 want
             };
@@ -75,7 +89,12 @@ impl Http1Sender {
                 self.flush(request, job).await?;
                 copied = 0;
             } else if is_much {
-                offset -= self.flush_copied(request, job, copied).await?;
+                let flushed = self.flush_copied(request, job, copied).await?;
+                offset -= flushed.dropped;
+                // If only a head is left of the output, it is the caller's to send.
+                if flushed.is_stopped && offset < end {
+                    return Ok(Some(range.rest_from(offset)));
+                }
                 copied = 0;
             }
             if offset < end && job.pace.is_none() {
@@ -83,7 +102,7 @@ impl Http1Sender {
                 rt::yield_now().await;
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// How much of a file is read before the output is sent. With TLS that is a whole number of records, counting the
@@ -100,14 +119,13 @@ impl Http1Sender {
     }
 
     /// Sends the output, whose last `copied` bytes come from a file. If the client takes nothing for a while, they are
-    /// dropped and have to be read again: a thousand slow clients would hold a thousand copies. Returns how many were
-    /// dropped.
+    /// dropped and have to be read again: a thousand slow clients would hold a thousand copies.
     async fn flush_copied(
         &mut self,
         request: &mut Request,
-        job: &SendJob,
+        job: &mut SendJob,
         copied: u64,
-    ) -> Result<u64, ResponseSendError> {
+    ) -> Result<FlushedCopy, ResponseSendError> {
         let mut at = 0;
         while at < self.out.len() {
             match self.bytes.transport.try_write(&self.out[at..]) {
@@ -120,8 +138,8 @@ impl Http1Sender {
                     return Err(ResponseSendError::Failed(error));
                 }
                 Err(_) => {
-                    let patience = self.patience(job);
-                    if self.is_writable_within(request, patience).await? {
+                    job.waited = self.patience(job);
+                    if self.is_writable_within(request, job.waited).await? {
                         continue;
                     }
                     self.note_slow_client();
@@ -130,16 +148,20 @@ impl Http1Sender {
                     let kept = self.out[at..kept].to_vec();
                     self.release();
                     self.out = kept;
-                    self.wait_writable(request, job.timeout.saturating_sub(patience))
-                        .await?;
-                    self.flush(request, job).await?;
-                    return Ok(dropped);
+                    if !job.stops {
+                        self.wait_longer(request, job).await?;
+                        self.flush(request, job).await?;
+                    }
+                    return Ok(FlushedCopy {
+                        dropped,
+                        is_stopped: job.stops,
+                    });
                 }
             }
         }
         self.out.clear();
         self.finish_write(request, job.timeout).await?;
-        Ok(0)
+        Ok(FlushedCopy::default())
     }
 
     /// Reads a part of a file into the output. Returns how much, which is all of it or an error.
@@ -195,7 +217,8 @@ impl Http1Sender {
         Ok(self.out.len() - before)
     }
 
-    /// Sends a part of a file by `sendfile`, as much at a time as is in memory.
+    /// Sends a part of a file by `sendfile`, as much at a time as is in memory. Returns how much: less if the client is slow and
+    /// [`SendJob::stops`].
     async fn send_file(
         &mut self,
         request: &mut Request,
@@ -203,7 +226,7 @@ impl Http1Sender {
         range: &FileRange,
         offset: u64,
         length: u64,
-    ) -> Result<(), ResponseSendError> {
+    ) -> Result<u64, ResponseSendError> {
         let end = offset + length;
         let mut at = offset;
         // The head has to be in the socket before `sendfile` writes there.
@@ -251,7 +274,9 @@ impl Http1Sender {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         // Back to asking the page cache: while a slow client made this wait, the kernel may have
                         // dropped the pages, and `sendfile` would block the loop.
-                        self.writable(request, job).await?;
+                        if !self.writable(request, job).await? {
+                            return Ok(at - offset);
+                        }
                         continue;
                     }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -264,7 +289,7 @@ impl Http1Sender {
             self.bytes.count_sent(sent as usize);
             at += sent;
         }
-        Ok(())
+        Ok(length)
     }
 
     /// Brings a part of a file into the page cache, from where `sendfile` takes it. The device starts with the

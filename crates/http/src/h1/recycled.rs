@@ -17,56 +17,79 @@ const KEPT: usize = 8;
 /// Buffers above this size in total are freed, in bytes: one large request must not leave its memory with the loop.
 const LARGEST: usize = 16 * 1024;
 
-/// Holds the request of a connection, and between two connections the memory that the first one left.
+/// Holds the request of a connection.
 #[derive(Default)]
 pub(super) struct RequestSlot {
     /// The request, while there is a connection. All requests of the connection use this one struct.
     request: Option<Request>,
-    /// The memory for the next connection's request, while there is no connection. Not one enum with the request: what
-    /// one leaves to the other would be copied on its way.
-    buffers: RequestBuffers,
     pub(super) last_server: LastVirtualServer,
 }
 
 impl RequestSlot {
-    /// The request of the connection, which `first` makes of the memory that is here.
-    pub(super) fn request_or_else(
-        &mut self,
-        first: impl FnOnce(&mut RequestBuffers) -> Request,
-    ) -> &mut Request {
-        self.request.get_or_insert_with(|| first(&mut self.buffers))
+    /// The request of the connection, which `first` makes.
+    pub(super) fn request_or_else(&mut self, first: impl FnOnce() -> Request) -> &mut Request {
+        self.request.get_or_insert_with(first)
     }
 }
 
-/// The slots of connections that have ended on this loop.
+/// What connections that have ended on this loop have left.
 #[derive(Default)]
 #[allow(clippy::vec_box)] // They travel in their boxes.
-pub(crate) struct RecycledSlots(RefCell<Vec<Box<RequestSlot>>>);
+pub(crate) struct RecycledSlots {
+    slots: RefCell<Vec<Box<RequestSlot>>>,
+    /// The memory of their requests. Apart from the slots, which a slow client keeps for long: that of its own request is in the
+    /// request.
+    buffers: RefCell<Vec<RequestBuffers>>,
+}
 
 impl RecycledSlots {
     /// A slot that an earlier connection left; a new one if there is none.
     pub(super) fn take_recycled(&self) -> Box<RequestSlot> {
-        self.0.borrow_mut().pop().unwrap_or_default()
+        self.slots.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Makes the first request of a connection of the memory that an earlier one left.
+    pub(super) fn first_request(
+        &self,
+        make: impl FnOnce(&mut RequestBuffers) -> Request,
+    ) -> Request {
+        let mut all = self.buffers.borrow_mut();
+        // In its place: what is in it would be copied on its way.
+        let Some(buffers) = all.last_mut() else {
+            return make(&mut RequestBuffers::default());
+        };
+        let request = make(buffers);
+        all.pop();
+        request
     }
 
     /// Frees what only a peak of connections needed.
     pub(crate) fn shrink(&self) {
-        let mut slots = self.0.borrow_mut();
+        let mut slots = self.slots.borrow_mut();
         slots.truncate(KEPT);
         slots.shrink_to_fit();
+        let mut buffers = self.buffers.borrow_mut();
+        buffers.truncate(KEPT);
+        buffers.shrink_to_fit();
     }
 
-    /// Keeps the slot of a connection that has ended, without unusually large buffers. Its request must have ended,
-    /// too.
+    /// Keeps the slot of a connection that has ended, and the memory of its request unless that is unusually large. The request
+    /// must have ended, too.
     pub(super) fn recycle(&self, mut slot: Box<RequestSlot>) {
-        let mut slots = self.0.borrow_mut();
+        let mut slots = self.slots.borrow_mut();
         if slots.len() >= MOST {
             return;
         }
         if let Some(request) = &mut slot.request {
-            request.leave_buffers(&mut slot.buffers);
-            if slot.buffers.size() > LARGEST {
-                slot.buffers = RequestBuffers::default();
+            let mut all = self.buffers.borrow_mut();
+            if all.len() < MOST {
+                all.push(RequestBuffers::default());
+            }
+            if let Some(buffers) = all.last_mut() {
+                request.leave_buffers(buffers);
+                if buffers.size() > LARGEST {
+                    all.pop();
+                }
             }
             slot.request = None;
         }

@@ -19,7 +19,7 @@ use crate::core::location::LocationConf;
 use crate::ledger::LedgerPhase;
 use crate::limit_rate::{RateLimit, is_paced};
 use crate::request::Request;
-use crate::response_body::{BodyChunk, BodyError, ResponseBody};
+use crate::response_body::{BodyChunk, BodyError, FileRange, ResponseBody};
 use crate::response_send::{ResponseSendError, is_undecided};
 
 /// Up to this size a file is read into the output instead of sent by `sendfile`: one copy of so little costs less than
@@ -70,6 +70,18 @@ pub(super) struct SendJob {
     left: u64,
     /// How much of the output's beginning is no content: the head, until it has been sent.
     head: usize,
+    /// A slow client is waited for in [`Http1Sender::send`], with what is left given back to the response.
+    pub(super) stops: bool,
+    /// How long it has been waited for before it turned out to be slow.
+    pub(super) waited: Duration,
+}
+
+/// How far a response has been sent.
+enum SendProgress {
+    /// To its end.
+    Complete,
+    /// To where the client became slow.
+    Stopped,
 }
 
 impl Http1Sender {
@@ -191,7 +203,7 @@ impl Http1Sender {
         let before = self.bytes.sent.get();
         let head = self.out.len() as u64;
         let mut job = SendJob::new(request, framing, self.out.len());
-        let mut result = self.send_with(request, &mut job).await;
+        let mut result = self.send_in_parts(request, &mut job).await;
         if let Err(ResponseSendError::Body(error)) = &result
             && *error != BodyError::Withdrawn
         {
@@ -212,16 +224,32 @@ impl Http1Sender {
         result
     }
 
-    async fn send_with(
+    /// Sends until the client is slow, waits for it, and goes on. The future that sends is in a box, because most responses
+    /// need none and every connection would have the space for it; and while a slow client is waited for there is none.
+    async fn send_in_parts(
         &mut self,
         request: &mut Request,
         job: &mut SendJob,
     ) -> Result<(), ResponseSendError> {
+        loop {
+            match Box::pin(self.send_with(request, job)).await? {
+                SendProgress::Complete => return Ok(()),
+                SendProgress::Stopped => self.wait_longer(request, job).await?,
+            }
+        }
+    }
+
+    async fn send_with(
+        &mut self,
+        request: &mut Request,
+        job: &mut SendJob,
+    ) -> Result<SendProgress, ResponseSendError> {
         // The content is in the output already.
         let gathered = request.times.body_bytes_sent > 0;
         if job.framing == ResponseFraming::None || request.delivery.header_only || gathered {
             request.out.body = ResponseBody::Empty;
-            return self.flush(request, job).await;
+            self.flush(request, job).await?;
+            return Ok(SendProgress::Complete);
         }
         if job.pace.is_some() {
             self.paced_head(request, job).await?;
@@ -260,7 +288,10 @@ impl Http1Sender {
                     }
                     range.length = range.length.min(job.left);
                     job.count_content(range.length);
-                    self.file(request, job, range).await?;
+                    if let Some(rest) = self.file(request, job, range).await? {
+                        job.put_back(request, rest);
+                        return Ok(SendProgress::Stopped);
+                    }
                 }
             }
         }
@@ -274,7 +305,8 @@ impl Http1Sender {
             }
             _ => {}
         }
-        self.flush(request, job).await
+        self.flush(request, job).await?;
+        Ok(SendProgress::Complete)
     }
 
     /// The next chunk of the body. Gathered output is sent before this waits for a producer: otherwise a slow producer
@@ -353,46 +385,6 @@ impl Http1Sender {
         Ok(unsent)
     }
 
-    /// `limit_rate` counts the head, too, as in nginx: sends it within the allowance. The last part stays in the
-    /// output, to leave with the first content.
-    async fn paced_head(
-        &mut self,
-        request: &mut Request,
-        job: &mut SendJob,
-    ) -> Result<(), ResponseSendError> {
-        let head = std::mem::take(&mut self.out);
-        let mut rest = &head[..];
-        loop {
-            let n = self.pace(request, job).await?.min(rest.len() as u64) as usize;
-            self.out.extend_from_slice(&rest[..n]);
-            job.paid(n as u64);
-            rest = &rest[n..];
-            if rest.is_empty() {
-                return Ok(());
-            }
-            self.flush(request, job).await?;
-        }
-    }
-
-    async fn paced_bytes(
-        &mut self,
-        request: &mut Request,
-        job: &mut SendJob,
-        mut bytes: Bytes,
-    ) -> Result<(), ResponseSendError> {
-        while !bytes.is_empty() {
-            // A part per allowance, and a chunk per part: a chunk's size has to be known when it begins.
-            let n = self.pace(request, job).await?.min(bytes.len() as u64) as usize;
-            let part = bytes.split_to(n);
-            self.begin_chunk(job, part.len() as u64);
-            self.out.extend_from_slice(&part);
-            self.end_chunk(job);
-            self.flush(request, job).await?;
-            job.paid(part.len() as u64);
-        }
-        Ok(())
-    }
-
     pub(super) fn begin_chunk(&mut self, job: &SendJob, length: u64) {
         if job.framing == ResponseFraming::Chunked {
             proto::h1::body::write_chunk_start(length, &mut self.out);
@@ -402,34 +394,6 @@ impl Http1Sender {
     pub(super) fn end_chunk(&mut self, job: &SendJob) {
         if job.framing == ResponseFraming::Chunked {
             self.out.extend_from_slice(proto::h1::body::CHUNK_END);
-        }
-    }
-
-    /// How many bytes may be sent now; waits until it is at least one. A client that leaves meanwhile ends the wait: at
-    /// a low rate its connection would otherwise be occupied for long.
-    pub(super) async fn pace(
-        &mut self,
-        request: &mut Request,
-        job: &mut SendJob,
-    ) -> Result<u64, ResponseSendError> {
-        loop {
-            let Some(pace) = &job.pace else {
-                return Ok(u64::MAX);
-            };
-            let wait = match pace.allowance(rt::now()) {
-                Ok(bytes) => return Ok(bytes),
-                Err(wait) => wait,
-            };
-            let former = request.ledger.enter(LedgerPhase::Limit);
-            let left = rt::timeout(wait, self.bytes.transport.closed()).await;
-            request.ledger.enter(former);
-            if left.is_ok() {
-                let left = "client prematurely closed connection";
-                return Err(ResponseSendError::Failed(io::Error::new(
-                    io::ErrorKind::ConnectionAborted,
-                    left,
-                )));
-            }
         }
     }
 
@@ -627,6 +591,29 @@ impl SendJob {
                 _ => u64::MAX,
             },
             head,
+            stops: false,
+            waited: Duration::ZERO,
+        }
+    }
+
+    /// Whether the rest of a file that is being sent can be put back: not where a chunk of it has begun.
+    pub(super) fn may_stop(&self, request: &Request) -> bool {
+        match &request.out.body {
+            _ if self.pace.is_some() || self.framing == ResponseFraming::Chunked => false,
+            ResponseBody::Empty | ResponseBody::Parts(_) => true,
+            ResponseBody::Stream(source) => source.takes_back(0),
+            ResponseBody::Bytes(_) | ResponseBody::File(_) => false,
+        }
+    }
+
+    /// Puts the rest of a file that was counted as sent back to the front of the response.
+    fn put_back(&mut self, request: &mut Request, rest: FileRange) {
+        self.left += rest.length;
+        self.body_bytes -= rest.length;
+        match &mut request.out.body {
+            ResponseBody::Parts(parts) => parts.push_front(BodyChunk::File(rest)),
+            ResponseBody::Stream(source) => source.take_back(BodyChunk::File(rest)),
+            body => *body = ResponseBody::File(rest),
         }
     }
 

@@ -274,7 +274,7 @@ impl Exchange {
             request.upstream.get_or_make().set_head(head);
             return self.accept_head(request);
         }
-        let mut input = buffers::take_buffer();
+        let mut input = Vec::new();
         // `poll_head` watches the client by itself: it wakes for other reasons as well.
         let result =
             std::future::poll_fn(|context| self.poll_head(request, &mut input, &mut head, context))

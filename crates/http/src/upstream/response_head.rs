@@ -12,6 +12,7 @@ use super::protocol::HeadProgress;
 
 use super::retry::TryFailure;
 use super::transmit::{SendFailure, TransmitProgress};
+use crate::buffers;
 use crate::request::Request;
 
 /// The interim responses of a try, which are limited.
@@ -53,6 +54,10 @@ impl Exchange {
                 Ok(Some(used)) => return Poll::Ready(Ok(used)),
                 Err(failure) => return Poll::Ready(Err(failure)),
             }
+        }
+        // However long the server, or the client, is silent, it costs no buffer.
+        if input.is_empty() {
+            buffers::give_buffer(std::mem::take(input));
         }
         if self.timer.poll_expired(context).is_ready() {
             let doing = match self.transmit.is_over() {
@@ -108,6 +113,10 @@ impl Exchange {
             return Poll::Pending;
         };
         let doing = ExchangeStage::ReadingHeader;
+        // Where nothing can have come, no buffer is needed to find that out.
+        if input.capacity() == 0 && !link.connection.stream.is_known_to_be_empty() {
+            *input = buffers::take_buffer();
+        }
         // At least one byte is read, so that a full buffer is noticed as one, and not as the end of the connection.
         let room = self.head_room().saturating_sub(input.len());
         let result = match link

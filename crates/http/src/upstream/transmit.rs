@@ -306,6 +306,11 @@ impl RequestTransmit {
                 // However long the client is silent, it costs no buffers: both are empty.
                 crate::buffers::give_buffer(std::mem::take(&mut self.scratch));
                 crate::buffers::give_buffer(std::mem::take(&mut self.out));
+                // What has been taken from the client is gone, so the head is not sent again either.
+                if self.request_sent() == RequestSent::Streamed {
+                    self.first_sent = 0;
+                    crate::buffers::give_buffer(std::mem::take(&mut self.first));
+                }
                 return Ok(TransmitProgress::Waiting);
             }
         }

@@ -78,6 +78,7 @@ pub fn inherit(number: i32) -> io::Result<std::os::fd::OwnedFd> {
 /// Gives memory that is free back to the system. The allocator keeps what was freed, which after something that is done
 /// once, as reading a configuration, is far more than is ever used again.
 pub fn give_memory_back() {
+    crate::heap::give_back();
     #[cfg(target_env = "gnu")]
     // SAFETY: takes a number only, and locks what it works on.
     // JUSTIFICATION: without it a server of 20 MB has 100 MB after the first sample of a stack.

@@ -219,6 +219,15 @@ impl PeerStream {
         }
     }
 
+    /// Whether a read would find nothing: no event has come since one emptied the socket. It costs no call; what TLS or QUIC
+    /// have is not looked at.
+    pub fn is_known_to_be_empty(&self) -> bool {
+        match self {
+            PeerStream::Socket(transport) => !transport.is_tls() && transport.socket().is_quiet(),
+            PeerStream::Quic(_) => false,
+        }
+    }
+
     /// Whether the connection is as good as when it was left: see [`Transport::is_quiet`].
     pub fn is_quiet(&self) -> bool {
         match self {

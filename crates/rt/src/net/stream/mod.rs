@@ -43,7 +43,8 @@ pub struct StreamSocket {
     /// Just accepted and not read from yet: see [`FirstReads`].
     is_fresh: Cell<bool>,
     peer: SocketAddress,
-    local: OnceCell<SocketAddress>,
+    /// Our own address, once it has been asked for. In a box, as most connections never need it.
+    local: OnceCell<Box<SocketAddress>>,
 }
 
 /// An accepted connection that no loop knows yet.
@@ -92,7 +93,7 @@ impl StreamSocket {
     /// Says what its own address is.
     #[cfg(feature = "simulation")]
     pub(super) fn assume_local(&self, local: SocketAddress) {
-        let _not_asked_before = self.local.set(local);
+        let _not_asked_before = self.local.set(Box::new(local));
     }
 
     /// Takes over a connected socket and makes it non-blocking.

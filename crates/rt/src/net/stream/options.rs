@@ -22,7 +22,7 @@ impl StreamSocket {
             return Ok(address);
         }
         let address = SocketAddress::from_any(Some(rustix::net::getsockname(&self.fd)?));
-        Ok(self.local.get_or_init(|| address))
+        Ok(self.local.get_or_init(|| Box::new(address)))
     }
 
     /// The pending error of the socket, cleared by asking.
