@@ -656,7 +656,10 @@ fn a_wrong_configuration_is_refused_with_its_reason() {
         return;
     }
     for (conf, reason) in [
-        ("keyval_zone zone=a:64k sync;", "\"sync\" is not supported"),
+        (
+            "keyval_zone zone=a:64k sync;",
+            "\"sync\" alone is not supported",
+        ),
         (
             "keyval_zone zone=a:64k type=x;",
             "invalid parameter \"type=x\"",

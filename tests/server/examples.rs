@@ -167,7 +167,7 @@ fn complaint(example: &str, needs: &str, folder: &Path, number: usize) -> Option
             .replace("%%NEEDS%%", needs)
             .replace("%%EXAMPLE%%", &format!("\n{example}\n"));
         let text = ROOTS.iter().fold(text, |text, root| {
-            [" ", "\""].iter().fold(text, |text, before| {
+            [" ", "\"", "="].iter().fold(text, |text, before| {
                 let inside = format!("{before}{}{root}", folder.display());
                 text.replace(&format!("{before}{root}"), &inside)
             })

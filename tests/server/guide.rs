@@ -122,7 +122,15 @@ fn runs(line: &str) -> bool {
     let is_weir = command == "weir" || command == "target/release/weir";
     let system = words.iter().any(|word| word.starts_with("/etc/"));
     let first = words.first().map(String::as_str).unwrap_or_default();
-    let of_system = ["apt", "systemctl", "journalctl", "kill", "cat", "old=$(cat"];
+    let of_system = [
+        "apt",
+        "systemctl",
+        "journalctl",
+        "kill",
+        "cat",
+        "old=$(cat",
+        "docker",
+    ];
     if of_system.contains(&command.as_str()) {
         // They change the machine that the packages are installed on.
         return true;

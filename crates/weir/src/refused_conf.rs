@@ -20,10 +20,12 @@ pub(crate) const ROW: Directive<CoreConf> = Directive {
     set: Setter::Custom(Arity::at_least(1), RepeatRule::Many, check_refused),
 };
 
-/// The names were read before all other lines, so that they are only checked here.
+/// The names were read before all other lines, so that they are only checked here: a name that no directive has would refuse
+/// nothing, and its author would believe that it does.
 fn check_refused(_: &mut CoreConf, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let tables = line.level.build.tables.iter();
     let rows = tables.flat_map(|table| (0..table.len()).map(|row| table.info(row).name));
+    // nginx's directives that Weir has not are known, too: a list for nginx can be used as it is.
     let known: Vec<&str> = rows
         .chain(conf::nginx_directives::all().map(|known| known.name))
         .collect();

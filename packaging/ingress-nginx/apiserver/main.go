@@ -6,6 +6,11 @@
 //
 // DIR gets the data and `ca.crt`; a file `tokens.csv` in it names the users (token, name, id, groups). It says `ready` on
 // the standard output when it serves.
+//
+// The controller does not start with a server that does not know its own version, which only the linker can say:
+//
+//	go build -o apiserver -ldflags "-X k8s.io/component-base/version.gitVersion=v1.35.3 \
+//	  -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=35"
 package main
 
 import (

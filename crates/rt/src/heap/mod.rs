@@ -23,8 +23,8 @@ use spans::{
     BlockShard, BlockSize, BlockSpan, MORE_THAN, SPAN, SpanMemory, SpanTable, UnusedSpans,
 };
 
-/// The most spans: 16 GB of addresses. Beyond that, and where fewer are to be had, the system's allocator has the rest.
-const SPANS: usize = 64 * 1024;
+/// The most spans: 4 GB of addresses. Beyond that, and where fewer are to be had, the system's allocator has the rest.
+const SPANS: usize = 16 * 1024;
 
 /// How many threads can allocate without waiting for each other.
 const SHARDS: usize = 64;
@@ -245,7 +245,7 @@ mod tests {
         // SAFETY: the sizes of the test are not 0, and the block has this many bytes.
         unsafe {
             let block = SplitHeap.alloc(layout);
-            assert!(!block.is_null() && block.addr() % layout.align() == 0);
+            assert!(!block.is_null() && block.addr().is_multiple_of(layout.align()));
             block.write_bytes(byte, layout.size());
             block
         }

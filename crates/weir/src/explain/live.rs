@@ -201,6 +201,7 @@ fn stored(
         Err(error) => return vec![("cache", format!("not known: {error}"))],
     };
     let mut facts = vec![("cache", state_of(&told))];
+    // Only the endpoint of a cluster's cache says who owns a key, and an older server's does not.
     let word = |name| member_of(&told, name);
     if let (Some(owner), Some(reason), Some(asked)) = (word("owner"), word("reason"), word("asked"))
     {
