@@ -293,11 +293,10 @@ fn without_redis_requests_go_on_and_purges_are_refused() {
         reply.text()
     );
     for index in 0..2 {
+        // What a member had before it knew the journal it has from the other one now.
+        nodes.until_hit(index, "/page");
         let reply = nodes.server(index).get("/page").expect(200);
-        assert_eq!(
-            (reply.field("X-Cache"), reply.text()),
-            ("HIT", "0".to_owned())
-        );
+        assert_eq!(reply.text(), "0");
         nodes.server(index).get("/new").expect(200);
     }
 }
@@ -456,12 +455,12 @@ fn redis_asks_for_a_password_and_sentinel_names_the_master() {
     };
     until(|| (purge().status == 200).then_some(())).expect("the journal can be written");
     store();
-    assert!(
-        master
-            .ask(&["XLEN", "{tests}:journal:one"])
-            .parse::<u32>()
-            .is_ok_and(|length| length >= 2)
-    );
+    // The entry with which the journal begins, and the purge's.
+    until(|| {
+        let length = master.ask(&["XLEN", "{tests}:journal:one"]).parse::<u32>();
+        length.is_ok_and(|length| length >= 2).then_some(())
+    })
+    .expect("both are written");
     // The master is lost, and Sentinel makes the replica the master.
     let mut master = master;
     version.store(1, SeqCst);
