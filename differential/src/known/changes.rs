@@ -329,7 +329,8 @@ pub const CHANGES: &[Rule] = &[
         reason: Reason::Changed("it was taken for none"),
         before: Some(NEWEST),
         matches: |seen| {
-            let rest = |text: &str| text.splitn(4, '|').nth(3).map(str::to_owned);
+            // What is mapped from the name differs with it.
+            let rest = |text: &str| text.rsplit('|').next().map(str::to_owned);
             let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
             seen.is("bytes")
                 && seen.has("ssl_preread")
