@@ -212,7 +212,7 @@ impl SpanMemory for &SpanRegion {
     }
 
     fn drop_pages(&self, bytes: Range<usize>) -> Range<usize> {
-        let page = rustix::param::page_size();
+        let page = page_size();
         let (start, end) = (bytes.start.next_multiple_of(page), bytes.end / page * page);
         if start >= end {
             return start..start;
@@ -225,6 +225,14 @@ impl SpanMemory for &SpanRegion {
         };
         if failed { start..start } else { start..end }
     }
+}
+
+/// The size of a page of the system, in bytes.
+fn page_size() -> usize {
+    // SAFETY: it reads a number that the process was given at its start.
+    // JUSTIFICATION: rustix looks for the number in memory that Valgrind does not show.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).unwrap_or(64 * 1024)
 }
 
 /// Fresh memory, or addresses only.
