@@ -48,6 +48,8 @@ pub(super) struct StallReports {
     late: VecDeque<LateTurn>,
     /// The lateness at the last sample of the interval.
     sampled_at: Duration,
+    /// A loop was found late at this look.
+    is_late: bool,
     /// The sample of the longest one.
     sample: Arc<Mutex<Option<StackSample>>>,
     /// Samples whose names are being looked up.
@@ -97,6 +99,7 @@ struct StackSample {
 impl StallReports {
     /// A loop is late by `late`, in the turn of this number.
     pub(super) fn watch_late(&mut self, loop_slot: &Arc<LoopSlot>, turn: u64, late: Duration) {
+        self.is_late = true;
         if self.find_late(loop_slot, turn).is_none() {
             self.late.push_back(LateTurn {
                 slot: loop_slot.id,
@@ -162,6 +165,7 @@ impl StallReports {
             }
             self.report_stuck(loop_slot, log);
         }
+        let is_late = std::mem::take(&mut self.is_late);
         let ended = self
             .began
             .is_none_or(|began| rt::clock::elapsed(began) >= INTERVAL);
@@ -169,7 +173,8 @@ impl StallReports {
         let is_worse = worst.is_some_and(|worst| worst >= self.reported * WORSE);
         if worst.is_some() && (ended || is_worse) && !self.awaits_sample() {
             self.report_worst(limit, log);
-        } else if worst.is_none() && ended {
+        } else if worst.is_none() && ended && !is_late {
+            // Not while a turn is late that has not been reported yet: each look would take a sample of it.
             (self.began, self.reported) = (None, Duration::ZERO);
             self.forget_samples();
         }
