@@ -119,7 +119,7 @@ fn count(
     Ok(InstructionCount { each, by_clock })
 }
 
-/// The instructions of a process that answers so many requests, and how long they took.
+/// The instructions of a process that answers this number of requests, and how long they took.
 fn one_run(
     bench: &Bench,
     kind: &CountedKind<'_>,

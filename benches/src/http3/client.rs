@@ -121,7 +121,7 @@ impl QuicClients {
         })
     }
 
-    /// From now on so many clients share a socket: there are fewer descriptors than connections.
+    /// From now on this number of clients share a socket: there are fewer descriptors than connections.
     pub(crate) fn share_sockets(&mut self, per_socket: usize) {
         self.per_socket = per_socket;
     }

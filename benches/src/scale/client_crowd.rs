@@ -1,4 +1,4 @@
-//! Clients of `scale`, in processes of their own: one process may have only so many descriptors.
+//! Clients of `scale`, in processes of their own: the descriptors of one process are limited.
 //!
 //! ```text
 //! scale ──▶ weir-bench scale-clients --count N … ──▶ N connections

@@ -43,6 +43,9 @@ const SAME: [KnownField; 5] = [
     KnownField::ContentRange,
 ];
 
+/// Fields that say when a response was made: they differ in two responses with the same content.
+const TIMES: [&[u8]; 3] = [b"date", b"age", b"expires"];
+
 /// The state of a body on its way into the store.
 struct ArrivingContent<'a> {
     stored: &'a StoredHead,
@@ -296,7 +299,12 @@ impl CacheFetch {
         head: &ResponseHead,
     ) -> ContentResumption {
         let first = &content.head;
+        // Without a validator, and before the first byte, nothing else shows that the content belongs to the head that clients have.
+        let is_shown = writer.position() > 0
+            || first.fields.has(KnownField::Etag)
+            || first.fields.has(KnownField::LastModified);
         let is_same = head.status == first.status
+            && (is_shown || lasting_fields(head).eq(lasting_fields(first)))
             && SAME
                 .iter()
                 .all(|known| head.fields.get_known(*known) == first.fields.get_known(*known))
@@ -362,6 +370,12 @@ impl CacheFetch {
         self.request.out.body = exchange.into_content(&mut self.request);
         ResumeResponse::Rest
     }
+}
+
+/// The fields of a head but for [`TIMES`].
+fn lasting_fields(head: &ResponseHead) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let is_time = |name: &[u8]| TIMES.iter().any(|time| name.eq_ignore_ascii_case(time));
+    head.fields.iter().filter(move |(name, _)| !is_time(name))
 }
 
 /// The content type of server-sent events, a body without an end.

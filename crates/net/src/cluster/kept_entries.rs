@@ -1,7 +1,7 @@
 //! Which entries of a journal have been applied and are on the disk with their position. A member is named for a purge only
 //! then: after a crash it must not claim an older position, with which it could get from another member what was purged.
 //!
-//! The disk is asked when somebody waits, once at a time: all who wait meanwhile share the next time.
+//! The disk is asked when a request waits, once at a time: all that wait meanwhile share the next time.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll, Waker};
@@ -10,6 +10,10 @@ use base::sync::Mutex;
 
 use super::journal_position::{AppliedEntries, EntryKnowledge, JournalPosition};
 
+/// How many requests are woken when entries have been kept. Others end with their own time: a disk that does not answer must
+/// not collect them.
+const MOST_WAITING: usize = 1024;
+
 /// The entries, for all loops.
 #[derive(Default)]
 pub(super) struct KeptEntries(Mutex<KeepState>);
@@ -17,10 +21,11 @@ pub(super) struct KeptEntries(Mutex<KeepState>);
 #[derive(Default)]
 struct KeepState {
     entries: AppliedEntries,
-    /// Somebody waits for one that is not among them.
+    /// A request waits for one that is not among them.
     is_wanted: bool,
     /// The task that keeps them, while it has nothing to do.
     keeper: Option<Waker>,
+    /// At most [`MOST_WAITING`].
     waiting: Vec<Waker>,
 }
 
@@ -32,7 +37,14 @@ impl KeptEntries {
             if state.entries.knowledge_of(entry) == EntryKnowledge::Applied {
                 return Poll::Ready(());
             }
-            state.waiting.push(context.waker().clone());
+            // A request that is polled again waits once.
+            let waits = state
+                .waiting
+                .iter()
+                .any(|own| own.will_wake(context.waker()));
+            if !waits && state.waiting.len() < MOST_WAITING {
+                state.waiting.push(context.waker().clone());
+            }
             state.is_wanted = true;
             state.keeper.take()
         };
@@ -43,7 +55,7 @@ impl KeptEntries {
         Poll::Pending
     }
 
-    /// Waits until somebody wants entries kept.
+    /// Waits until a request wants entries kept.
     pub(super) async fn until_wanted(&self) {
         poll_fn(|context| {
             let mut state = self.0.lock();

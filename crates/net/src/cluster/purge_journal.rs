@@ -410,7 +410,7 @@ impl JournalReading {
         }
     }
 
-    /// Keeps what has been applied as soon as somebody wants that.
+    /// Keeps what has been applied as soon as a request waits for that.
     async fn keep_wanted(&self) {
         let journal = &self.journal;
         loop {

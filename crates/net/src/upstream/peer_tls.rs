@@ -60,7 +60,7 @@ pub struct UpstreamTls {
     pub alpn: Vec<Expression>,
     /// Something is proxied over TLS with these settings. Otherwise they are not checked and no file is read.
     pub is_used: bool,
-    /// Verified certificates may have any name: the authority signs for nobody else.
+    /// Verified certificates may have any name: the authority signs for members only.
     any_name: bool,
     built: Option<BuiltTlsClient>,
 }
@@ -70,7 +70,7 @@ pub struct UpstreamTls {
 pub enum CertifiedName {
     /// That of the server that is asked.
     Asked,
-    /// Any: the authority signs for nobody else.
+    /// Any: the authority signs for members only.
     Any,
 }
 

@@ -6,6 +6,8 @@
 //! pages go back whole ([`spans`]), and everything else is the system's allocator's, as before. What this buys is in
 //! docs/design/2026-11-27-at-scale.md.
 //!
+//! Its locks need no care at a fork: a process forks only while it has one thread (`system::fork`).
+//!
 //! What C libraries allocate does not come here. Where the address space is limited, everything is left to the system's allocator.
 
 mod spans;
@@ -279,7 +281,7 @@ mod tests {
                 let layout = Layout::from_size_align(from, align).expect("valid");
                 let block = filled(layout, 7);
                 give_back();
-                // SAFETY: the block has that layout, and the new one so many bytes.
+                // SAFETY: the block has that layout, and the new one is as large as asked.
                 unsafe {
                     let moved = SplitHeap.realloc(block, layout, to);
                     assert!(!moved.is_null() && moved.addr() % align == 0);

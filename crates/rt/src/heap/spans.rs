@@ -149,7 +149,7 @@ impl BlockShard {
     pub(super) const EMPTY: BlockShard = BlockShard([0; CLASSES]);
 }
 
-/// How many unused spans keep their memory, for whoever needs one next: 4 MB.
+/// How many unused spans keep their memory, for the next size that needs one: 4 MB.
 const MOST_WARM: usize = 16;
 
 /// Spans that belong to no shard.
@@ -234,7 +234,7 @@ impl<M: SpanMemory> SpanTable<'_, M> {
             *first = at as u32 + 1;
         }
         let (next, previous) = (span.next.load(Relaxed), span.previous.load(Relaxed));
-        // The last one of its size stays: whoever frees and allocates in turn would have a new one each time.
+        // The last one of its size stays: a caller that frees and allocates in turn would have a new one each time.
         if span.used.load(Relaxed) > 0 || (next == 0 && previous == 0) {
             return;
         }
@@ -250,7 +250,7 @@ impl<M: SpanMemory> SpanTable<'_, M> {
         self.keep_unused(at);
     }
 
-    /// Takes in a span that is in no list: nobody else knows it.
+    /// Takes in a span that is in no list, so that no other thread can reach it.
     fn keep_unused(&self, at: usize) {
         let span = &self.spans[at];
         let mut unused = self.unused.lock();

@@ -31,7 +31,7 @@ const RENEWALS: u32 = 6;
 const SOON: Duration = Duration::from_millis(200);
 const SOON_ROUNDS: u32 = 20;
 
-/// The longest list that is believed: whoever can write to Redis must not make this server watch an endless number of addresses.
+/// The longest list that is believed: a client of Redis that can write must not make this server watch any number of addresses.
 const MEMBERS_MAX: usize = 10_000;
 
 /// Enters a member, removes those that have expired, and gives the rest: in one step, so that no two members remove each
