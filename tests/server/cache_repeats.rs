@@ -248,6 +248,37 @@ fn another_response_cuts_and_is_forgotten() {
     }
 }
 
+/// Before the first byte there is nothing to compare, so that without a validator the whole head tells.
+#[test]
+fn a_head_without_content_is_completed_by_its_like_only() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    for (version, is_same) in [("1", true), ("2", false)] {
+        let origin = Origin::start(move |stream, _, number| {
+            let version = if number == 0 { "1" } else { version };
+            let times = format!("Date: Fri, 27 Nov 2026 11:00:0{} GMT\r\n", number % 10);
+            let fields = format!("Cache-Control: max-age=60\r\nX-Version: {version}\r\n{times}");
+            say(stream, &head(&fields, 1));
+            if number > 0 {
+                say(stream, version.as_bytes());
+            }
+        });
+        let server = cached(&origin, "");
+        let reply = server.get("/a");
+        assert_eq!(reply.field("X-Version"), "1");
+        match is_same {
+            true => assert!(!reply.cut && reply.text() == "1"),
+            false => assert!(reply.cut && reply.body.is_empty(), "{}", reply.text()),
+        }
+        let again = server.get("/a");
+        assert_eq!(
+            (again.field("X-Version"), again.text().as_str()),
+            (version, version)
+        );
+    }
+}
+
 #[test]
 fn what_must_not_be_asked_again_is_not() {
     for (fields, directives) in [
