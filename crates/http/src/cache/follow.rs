@@ -79,6 +79,8 @@ impl CacheRequest {
         if let Some(variant) = &stored.variant
             && fill.is_joined()
             && variant.values != variant_values(&variant.names, &request.head.wire.fields)
+            // One that was found by its language would be found again.
+            && !self.language_values(request, &variant.names).contains(&variant.values)
         {
             // Both requests had the same primary key, and only the head told that their responses vary (RFC 9111,
             // section 4.1). The marker is remembered because it may not be in the index yet when this request looks up

@@ -218,20 +218,12 @@ impl CacheRequest {
     /// Looks for a variant in the client's preferred language, if no variant was selected by the same `Accept-Language`
     /// value.
     async fn find_by_language(&self, request: &Request, found: &mut CacheEntry, now_ms: u64) {
-        // RFC 9111, section 4.1 lets a cache normalize fields where their meaning is known. It is a directive, because
-        // nginx compares the text.
         let (true, Some(marker)) = (found.content.is_miss(), &found.at.marker) else {
             return;
         };
-        let (born, names) = (marker.born, &marker.names);
-        if !self.settings.cache.language || !names.iter().any(|name| **name == *ACCEPT_LANGUAGE) {
-            return;
-        }
-        let names = names.clone();
-        let fields = &request.head.wire.fields;
-        // Each language is one more lookup; their number is bounded where they are parsed.
-        for language in caching::vary::preferred_languages(fields) {
-            let values = values_by_language(&names, fields, &language);
+        let (born, names) = (marker.born, marker.names.clone());
+        // Each is one more lookup; their number is bounded where they are parsed.
+        for values in self.language_values(request, &names) {
             let names = names.clone();
             let at = StorageKey {
                 key: self.primary.variant_of(born, &values),
@@ -243,6 +235,21 @@ impl CacheRequest {
                 return;
             }
         }
+    }
+
+    /// The values of the variants in the languages that a client prefers to all others; none where languages do not count.
+    pub(super) fn language_values(&self, request: &Request, names: &[Box<[u8]>]) -> Vec<Vec<u8>> {
+        // RFC 9111, section 4.1 lets a cache normalize fields where their meaning is known. It is a directive, because
+        // nginx compares the text.
+        if !self.settings.cache.language || !names.iter().any(|name| **name == *ACCEPT_LANGUAGE) {
+            return Vec::new();
+        }
+        let fields = &request.head.wire.fields;
+        let languages = caching::vary::preferred_languages(fields);
+        let values = languages.iter();
+        values
+            .map(|language| values_by_language(names, fields, language))
+            .collect()
     }
 
     /// Looks up one key.

@@ -56,8 +56,8 @@ pub struct StoredVariant {
     pub born: u64,
     /// The request fields that select the variant.
     pub names: Vec<Box<[u8]>>,
-    /// Their values in the request, encoded by `variant_values`. A request that followed the fill compares its own with
-    /// these.
+    /// Their values in the request, encoded by `variant_values`, or by `values_by_language` where the language selects. A request
+    /// that followed the fill compares its own with these.
     pub values: Vec<u8>,
 }
 

@@ -452,9 +452,8 @@ impl CacheFetch {
         };
         // A variant in the client's preferred language is stored for all clients with that preference.
         let by_language = self.values_by_language(&names, &stored.head.fields);
-        let key = self
-            .primary
-            .variant_of(born, by_language.as_ref().unwrap_or(&values));
+        let values = by_language.unwrap_or(values);
+        let key = self.primary.variant_of(born, &values);
         stored.variant = Some(StoredVariant {
             born,
             names,
