@@ -148,7 +148,7 @@ class ApiServer:
 
     def put(self, resource, name, namespace="default", **fields):
         """Creates an object or changes it."""
-        kinds = {"ingresses": "Ingress", "ingressclasses": "IngressClass", "configmaps": "ConfigMap"}
+        kinds = {"ingresses": "Ingress", "ingressclasses": "IngressClass", "configmaps": "ConfigMap", "endpointslices": "EndpointSlice"}
         kind = kinds.get(resource, resource[:-1].capitalize())
         api = PATHS.get(resource, "api/v1").removeprefix("apis/").removeprefix("api/")
         metadata = {**fields.pop("metadata", {}), "name": name}

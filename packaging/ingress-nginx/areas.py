@@ -5,6 +5,7 @@ import gzip
 import http.client
 import json
 import re
+import signal
 import socket
 import ssl
 import subprocess
@@ -815,8 +816,8 @@ def flags(t):
     t.ingress({})
     backend = {"service": {"name": "web", "port": {"name": "http"}}}
     t.ingress({}, spec={"rules": None, "defaultBackend": backend}, served=False)
-    t.stage.cluster.put("services", "outside", spec={"type": "ExternalName", "externalName": "10.1.0.1"})
-    t.ingress({}, service="outside", host="outside." + t.host, port="8080", served=False)
+    t.stage.cluster.put("services", "outside", spec={"type": "ExternalName", "externalName": "one.svc.test"})
+    t.ingress({}, service="outside", host="outside." + t.host, port=8080)
     spec = {"ingressClassName": "nginx", "rules": [{"host": "elsewhere.test", "http": {"paths": [
         {"path": "/", "pathType": "Prefix", "backend": {"service": {"name": "none", "port": {"number": 80}}}}]}}]}
     t.stage.cluster.put("ingresses", "elsewhere", "elsewhere", spec=spec)
@@ -824,12 +825,60 @@ def flags(t):
     reply = t.get("/to-nobody", host="nobody.test")
     t.equal((reply.status, reply.pod), (200, "e1"))
     t.later(lambda: "GET /to-nobody " in t.output())
+    # Services that are only names count as missing: the default backend answers.
+    t.equal(t.get(host="outside." + t.host).pod, "e1")
     own = ssl.PEM_cert_to_DER_cert(certificate.read_text())
     t.equal(t.get(host="nobody.test", tls=True).session[2], own)
     t.equal(t.get(tls=True).session[2], own)
     t.true("## start server elsewhere.test" not in t.stage.configuration(), "not watched")
     t.stage.cluster.delete("ingresses", "elsewhere", "elsewhere")
     t.later(lambda: 'host="nobody.test"' in t.get("/metrics", host="x", port=10254).body.decode(), 120)
+
+
+@case(group="flags")
+def pods_of_the_same_zone(t):
+    spec = {"type": "ClusterIP", "ports": [{"name": "http", "port": 8080, "targetPort": 8080, "protocol": "TCP"}]}
+    if not t.stage.cluster.has_pods:
+        spec["clusterIP"] = "10.2.0.1"
+    notes = {"annotations": {"service.kubernetes.io/topology-mode": "Auto"}}
+    t.stage.cluster.put("services", "zones", metadata=notes, spec=spec)
+    endpoints = [
+        {"addresses": [address], "conditions": {"ready": True}, "zone": zone, "hints": {"forZones": [{"name": zone}]}}
+        for address, zone in (("10.1.0.1", "here"), ("10.1.0.2", "there"))
+    ]
+    t.stage.cluster.put(
+        "endpointslices",
+        "zones",
+        metadata={"labels": {"kubernetes.io/service-name": "zones"}},
+        addressType="IPv4",
+        endpoints=endpoints,
+        ports=[{"name": "http", "port": 8080, "protocol": "TCP"}],
+    )
+    t.ingress({}, service="zones")
+    t.pushed.add("default-zones-http")
+    yield
+    t.equal(pods_of(t), {"w1"})
+
+
+@case(group="geoip")
+def countries_by_address(t):
+    # One record: 0.0.0.0/1 is in Australia, and of 128.0.0.0/1 nothing is known.
+    text = bytes([0xE1]) + mmdb("country") + bytes([0xE1]) + mmdb("iso_code") + mmdb("AU")
+    about = [("node_count", b"\xc1\1"), ("record_size", b"\xa1\x18"), ("ip_version", b"\xa1\4"), ("database_type", mmdb("Test")),
+             ("binary_format_major_version", b"\xa1\2"), ("binary_format_minor_version", b"\xa0"), ("build_epoch", b"\1\2\1")]
+    end = b"\xab\xcd\xefMaxMind.com" + bytes([0xE0 | len(about)]) + b"".join(mmdb(name) + value for name, value in about)
+    path = t.stage.folder / "controller/geoip/GeoLite2-Country.mmdb"
+    path.write_bytes(bytes([0, 0, 17, 0, 0, 1]) + bytes(16) + text + end)
+    t.ingress({"configuration-snippet": "if ($is_blocked) { return 403; }"})
+    yield
+    statuses = [t.get(fields={"X-Forwarded-For": address}).status for address in ("1.1.1.1", "203.0.113.1")]
+    t.equal(statuses, [200, 403])
+    t.true("auto_reload 5m;" in t.stage.configuration(), "auto_reload")
+
+
+def mmdb(text):
+    """A text of less than 29 bytes in MaxMind's format."""
+    return bytes([0x40 | len(text)]) + text.encode()
 
 
 @case(group="passthrough")
@@ -855,6 +904,16 @@ def slow_requests_end_before_the_server(t):
     status = t.stage.stop()
     slow.join()
     t.equal((seen, status), ([200], 0))
+
+
+@case(group="pause")
+def requests_are_served_until_the_pause_is_over(t):
+    t.ingress({})
+    yield
+    t.equal(t.get("/healthz", host="x", port=10254).status, 200)
+    t.stage.controller.send_signal(signal.SIGTERM)
+    t.later(lambda: t.get("/healthz", host="x", port=10254).status == 500)
+    t.equal((t.get().status, t.stage.controller.wait(40)), (200, 0))
 
 
 @case(group="sealed")
@@ -917,7 +976,7 @@ def the_api_server_asks_the_controller(t):
         t.later(lambda: t.get("/taken", fields={"X-New": "always"}).pod == "c1", 120)
         regex = {"use-regex": "true", "rewrite-target": "/new"}
         t.ingress(regex, path="/x/[a-z]{3}", kind="ImplementationSpecific")
-        t.later(lambda: t.get("/x/abc").status == 200 and t.get("/x/abc").seen["target"] == "/new", 120)
+        t.later(lambda: (reply := t.get("/x/abc")).status == 200 and reply.seen["target"] == "/new", 120)
         # Another class is nobody's business.
         t.ingress({"connection-proxy-header": "a;}"}, path="/other", spec={"ingressClassName": "another"})
         text = kubectl(t, "create", "-f", "-", text=json.dumps(by_hand(t)))

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Each annotation of ingress-nginx, on its unchanged controller with Weir as its nginx.
 
-    check.py --root DIR --nginx PATH [--api-server PROGRAM --manifest FILE] [--only TEXT] [--group NAME] [--keep]
+    check.py --root DIR --nginx PATH [--chroot] [--api-server PROGRAM --manifest FILE] [--only TEXT] [--group NAME] [--keep]
              [--setting KEY=VALUE]
 
 DIR has the files of the controller's image: `nginx-ingress-controller`, `etc/nginx` with its template and Lua code, and
-`usr/local/lib/lua` with the libraries. PATH is Weir's binary, or nginx's. The objects come from a stand-in for the API
+`usr/local/lib/lua` with the libraries. PATH is Weir's binary, or nginx's. With `--chroot` DIR is a whole image, unpacked, in which
+the controller runs, and PATH is inside of it. The objects come from a stand-in for the API
 server (`cluster.py`), or from a real one: PROGRAM is what `apiserver/main.go` makes, FILE the `deploy.yaml` of the
 controller. The pods are servers on addresses of their own (`pods.py`). `--setting` changes the ConfigMap.
 
@@ -24,6 +25,8 @@ import time
 import traceback
 from base64 import b64encode
 from pathlib import Path
+
+import yaml
 
 import client
 import areas  # noqa: F401  (adds cases)
@@ -76,10 +79,8 @@ NAMES = {
     "states.svc.test": "10.1.0.60",
 }
 OWN_ADDRESSES = {"virtual": "10.2.0.9"}
-# What the image's own nginx lacks, and what the template does not write.
-SEALED = "refuse_directives root alias *_by_lua set_by_lua_block rewrite_by_lua_block access_by_lua_block " \
-    "content_by_lua_block header_filter_by_lua_block body_filter_by_lua_block log_by_lua_block init_by_lua_block " \
-    "init_worker_by_lua_block exit_worker_by_lua_block;"
+# What the values for the chart put into the ConfigMap.
+OF_THE_CHART = yaml.safe_load((Path(__file__).parent / "values-settings.yaml").read_text())["controller"]["config"]
 RUNNING = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
 TICKET_KEY = b64encode(bytes(range(80))).decode()
 # What a group of cases changes.
@@ -169,9 +170,16 @@ GROUPS = {
     "ports": {"service-upstream": "true"},
     "ocsp": {"enable-ocsp": "true"},
     "flags": {"enable-access-log-for-default-backend": "true"},
-    "sealed": {"main-snippet": SEALED},
+    "sealed": OF_THE_CHART,
+    "geoip": {
+        "use-geoip2": "true",
+        "geoip2-autoreload-in-minutes": "5",
+        "use-forwarded-headers": "true",
+        "http-snippet": "map $geoip2_country_code $is_blocked { default 1; AU 0; }",
+    },
     "passthrough": {},
     "shutdown": {},
+    "pause": {},
 }
 # Groups with flags of the controller's own, for which it is started anew.
 FLAGS = {
@@ -183,9 +191,17 @@ FLAGS = {
         "--disable-svc-external-name",
         "--watch-namespace-selector=watched=yes",
         "--metrics-per-undefined-host",
+        "--enable-topology-aware-routing",
+        "--disable-leader-election",
     ],
+    "geoip": ["--maxmind-edition-ids=GeoLite2-Country"],
+    "pause": ["--shutdown-grace-period=4"],
     "passthrough": ["--enable-ssl-passthrough", "--ssl-passthrough-proxy-port=1442"],
 }
+
+
+# What else the controller and the server are given.
+ENVIRONMENT = {}
 
 
 class Failed(Exception):
@@ -199,6 +215,7 @@ class Stage:
         self.options, self.folder = options, folder
         self.controller, self.has_flags = None, False
         self.settings, self.groups = dict(SETTINGS), GROUPS
+        self.first = (Path(options.root) / "etc/nginx/nginx.conf").read_bytes()
         # The folders that are here only to be covered.
         self.empty = [Path(place) for place in FOLDERS.values() if not Path(place).exists()]
         for name, place in FOLDERS.items():
@@ -210,7 +227,8 @@ class Stage:
             Path(place).mkdir(parents=True, exist_ok=True)
             subprocess.run(["mount", "--bind", own, place], check=True)
         (folder / "bin").mkdir()
-        (folder / "bin/nginx").symlink_to(Path(options.nginx).resolve())
+        if not options.chroot:
+            (folder / "bin/nginx").symlink_to(Path(options.nginx).resolve())
         shutil.copy(Path(__file__).parent / "pgrep", folder / "bin/pgrep")
         for name, target in (("access.log", "/dev/stdout"), ("error.log", "/dev/stderr")):
             (folder / "log" / name).symlink_to(target)
@@ -231,6 +249,18 @@ class Stage:
         (folder / "output").touch()
         subprocess.run(["chown", "-R", f"{OWNER}:{OWNER}", folder], check=True)
         folder.chmod(0o755)
+        if options.chroot:
+            self.enter_image()
+
+    def enter_image(self):
+        """Shows the image what is outside of it: the folders, devices, processes, and the name server."""
+        for place in ("/proc", "/dev", self.folder, *FOLDERS.values(), "/etc/resolv.conf"):
+            inside = Path(self.options.root) / str(place).lstrip("/")
+            if Path(place).is_dir():
+                inside.mkdir(parents=True, exist_ok=True)
+            else:
+                inside.touch()
+            subprocess.run(["mount", "--rbind", place, inside], check=True)
 
     def make_certificates(self):
         """Those of clients: one by the authority, one with two intermediate ones."""
@@ -295,7 +325,8 @@ class Stage:
         put("namespaces", "default", metadata={"labels": {"watched": "yes"}})
         for namespace in ("ingress-nginx", "elsewhere"):
             put("namespaces", namespace)
-        put("nodes", "node", spec={}, status={"addresses": [{"type": "InternalIP", "address": NODE}]})
+        zone = {"labels": {"topology.kubernetes.io/zone": "here"}}
+        put("nodes", "node", metadata=zone, spec={}, status={"addresses": [{"type": "InternalIP", "address": NODE}]})
         labels = {"labels": {"app": "controller"}}
         spec = {"nodeName": "node", "containers": [{"name": "controller", "image": "none"}]}
         put("pods", "controller", "ingress-nginx", metadata=labels, spec=spec, status=RUNNING)
@@ -331,12 +362,14 @@ class Stage:
     def start(self, *flags):
         """Starts the controller."""
         # A new pod begins with the configuration of the image.
-        first = (Path(self.options.root) / "etc/nginx/nginx.conf").read_bytes()
-        Path("/etc/nginx/nginx.conf").write_bytes(first)
-        libraries = Path(self.options.root) / "usr/local/lib/lua"
+        Path("/etc/nginx/nginx.conf").write_bytes(self.first)
+        is_image = self.options.chroot
+        image = Path("/" if is_image else self.options.root)
+        libraries = image / "usr/local/lib/lua"
         environment = {
+            **ENVIRONMENT,
             "PATH": f"{self.folder}/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-            "NGINX_BINARY": f"{self.folder}/bin/nginx",
+            "NGINX_BINARY": self.options.nginx if is_image else f"{self.folder}/bin/nginx",
             "LUA_PATH": f"{libraries}/?.lua;;",
             "LUA_CPATH": f"{libraries}/?.so;;",
             "POD_NAME": "controller",
@@ -359,8 +392,13 @@ class Stage:
                 "--disable-leader-election",
                 "--update-status=false",
             ]
+        if is_image:
+            inside, identity = ["chroot", f"--userspec={OWNER}:{OWNER}", "--groups=", self.options.root], {}
+        else:
+            inside, identity = [], {"user": OWNER, "group": OWNER, "extra_groups": [], "cwd": "/etc/nginx"}
         words = [
-            f"{self.options.root}/nginx-ingress-controller",
+            *inside,
+            image / "nginx-ingress-controller",
             *own,
             "--configmap=ingress-nginx/controller",
             "--tcp-services-configmap=ingress-nginx/tcp",
@@ -378,10 +416,7 @@ class Stage:
                 stdout=output,
                 stderr=output,
                 stdin=subprocess.DEVNULL,
-                user=OWNER,
-                group=OWNER,
-                extra_groups=[],
-                cwd="/etc/nginx",
+                **identity,
             )
 
     def stop(self):
@@ -462,7 +497,7 @@ class Trial:
         what else its specification has, and `notes` annotations with their whole names."""
         host = host or self.host
         name = f"{self.name.replace('_', '-')}-{len(self.made)}"
-        backend = {"service": {"name": service, "port": {"name": port}}}
+        backend = {"service": {"name": service, "port": {"number": port} if isinstance(port, int) else {"name": port}}}
         if service in OWN_ADDRESSES:
             number = HTTP if port == "http" else HTTPS
             backend = {"service": {"name": service, "port": {"number": number}}}
@@ -708,6 +743,7 @@ def arguments():
     options = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__.splitlines()[0])
     options.add_argument("--root", required=True)
     options.add_argument("--nginx", required=True)
+    options.add_argument("--chroot", action="store_true")
     options.add_argument("--api-server")
     options.add_argument("--manifest")
     return options

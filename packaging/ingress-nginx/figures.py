@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Figures of Weir, or nginx, under ingress-nginx: changes under load, endpoints, and many Ingress objects.
 
-    figures.py --root DIR --nginx PATH [--changes 100] [--ingresses 1000] [--rounds 20] [--wake]
+    figures.py --root DIR --nginx PATH [--changes 100] [--ingresses 1000] [--tens 2] [--rounds 20] [--wake] [--preload LIBRARY]
 
-The arguments are those of `check.py`. With `--wake` the ConfigMap has `lua_wake_timers`.
+The arguments are those of `check.py`. With `--wake` the ConfigMap has `lua_wake_timers`. LIBRARY is loaded first, as the chart
+does with an allocator. `worker-shutdown-timeout` is 240 s, as by default.
 """
 import http.client
 import json
 import os
+import socket
 import statistics
 import threading
 import time
@@ -124,50 +126,106 @@ def until_all(trial, pod, begin):
             raise SystemExit("the change was not noticed")
 
 
-def engine():
-    """Processor time in seconds and memory (PSS) in MB of the engine's processes."""
-    ticks, memory = 0, 0
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (folder / "cmdline").read_bytes()
-            if b"nginx" not in line or b"ingress-controller" in line or b"python" in line:
+class EngineUse:
+    """What the engine's processes use now: the serving ones, and those that test a configuration. Memory is PSS, in MB."""
+
+    def __init__(self):
+        self.seconds, self.serving, self.testing, self.count = 0.0, 0.0, 0.0, 0
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                line = (folder / "cmdline").read_bytes()
+                if b"nginx" not in line or b"ingress-controller" in line or b"python" in line:
+                    continue
+                is_test = b"\0-t\0" in line
+                size = next(int(row.split()[1]) for row in (folder / "smaps_rollup").read_text().splitlines() if row.startswith("Pss:"))
+                if is_test:
+                    self.testing += size / 1024
+                    continue
+                self.serving += size / 1024
+                self.count += 1
+                # With its children that have ended: nginx's workers end with their configuration.
+                self.seconds += sum(times_of(folder))
+            except (OSError, StopIteration):
                 continue
-            words = (folder / "stat").read_text().rpartition(") ")[2].split()
-            ticks += int(words[11]) + int(words[12])
-            for row in (folder / "smaps_rollup").read_text().splitlines():
-                if row.startswith("Pss:"):
-                    memory += int(row.split()[1])
-        except OSError:
-            continue
-    return ticks / os.sysconf("SC_CLK_TCK"), memory / 1024
 
 
-def many_ingresses(stage, count):
+def times_of(folder):
+    """Processor time of a process, in seconds: its own, and that of its children that have ended."""
+    words = (folder / "stat").read_text().rpartition(") ")[2].split()
+    own, children = int(words[11]) + int(words[12]), int(words[13]) + int(words[14])
+    return own / os.sysconf("SC_CLK_TCK"), children / os.sysconf("SC_CLK_TCK")
+
+
+class PeakMemory:
+    """The most that was seen, 20 times a second, until it is stopped."""
+
+    def __init__(self):
+        self.done, self.serving, self.all, self.count = threading.Event(), 0.0, 0.0, 0
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        while not self.done.wait(0.05):
+            use = EngineUse()
+            self.serving, self.count = max(self.serving, use.serving), max(self.count, use.count)
+            self.all = max(self.all, use.serving + use.testing)
+
+    def stop(self):
+        self.done.set()
+        self.thread.join()
+        return f"at most {self.serving:.0f} MB in {self.count} processes, {self.all:.0f} MB with those that test"
+
+
+def many_ingresses(stage, count, rounds):
     """Memory and processor time with many Ingress objects, and for ten changes."""
     trial = check.Trial(stage, "many")
+    peak, begin = PeakMemory(), time.monotonic()
     for number in range(count):
         trial.ingress({"rewrite-target": "/"} if number % 3 == 0 else {}, host=f"h{number}.many.test")
-    begin = time.monotonic()
     stage.settle(trial.hosts, seconds=300)
     time.sleep(3)
-    taken, (used, memory) = time.monotonic() - begin, engine()
+    taken, use = time.monotonic() - begin, EngineUse()
     size = Path("/etc/nginx/nginx.conf").stat().st_size
-    print(f"{count} Ingresses, {size / 1e6:.1f} MB of configuration, {taken:.0f} s until settled: {memory:.0f} MB")
-    # Twice: what a reload leaves behind for a while is not what each one adds.
-    for first in (0, 10):
-        before = reloads(stage)
-        for number in range(10):
-            changed = check.Trial(stage, "many-more")
-            changed.ingress({"proxy-read-timeout": str(60 + first + number)}, host="more.many.test")
-            end = time.monotonic() + 60
-            while reloads(stage) - before <= number and time.monotonic() < end:
-                time.sleep(0.05)
-        time.sleep(12)
-        after, memory = engine()
-        print(f"10 changes: {reloads(stage) - before} reloads, {(after - used) / 10:.2f} s of processor each in the running "
-              f"server (tests of the configuration not counted), {memory:.0f} MB", flush=True)
-        used = after
+    print(f"{count} Ingresses, {size / 1e6:.1f} MB of configuration, {taken:.0f} s until settled: {use.serving:.0f} MB in "
+          f"{use.count} processes; before, {peak.stop()}", flush=True)
+    # More than once: what a reload leaves behind for a while is not what each one adds.
+    for number in range(rounds):
+        ten_changes(stage, 60 + 10 * number)
+    held = [slow_request("h7.many.test")]
+    print("the same, while a client has a long response for each configuration:")
+    ten_changes(stage, 60 + 10 * rounds, held)
+    for one in held:
+        one.close()
     print("a request:", client.fetch("h7.many.test").status)
+
+
+def slow_request(host):
+    """A connection whose response comes later than the figures."""
+    own = socket.create_connection(("127.0.0.1", 80), timeout=20)
+    own.sendall(f"GET /?sleep=50 HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    return own
+
+
+def ten_changes(stage, first, held=None):
+    """What ten reloads take."""
+    tests = Path(f"/proc/{stage.controller.pid}")
+    peak, use, tested, begin = PeakMemory(), EngineUse(), times_of(tests)[1], time.monotonic()
+    before = reloads(stage)
+    for number in range(10):
+        changed = check.Trial(stage, "many-more")
+        changed.ingress({"proxy-read-timeout": str(first + number)}, host="more.many.test")
+        end = time.monotonic() + 60
+        while reloads(stage) - before <= number and time.monotonic() < end:
+            time.sleep(0.05)
+        if held is not None:
+            held.append(slow_request("h7.many.test"))
+    taken = time.monotonic() - begin
+    if held is None:
+        time.sleep(12)
+    most, after = peak.stop(), EngineUse()
+    print(f"10 changes in {taken:.0f} s: {reloads(stage) - before} reloads, each {(after.seconds - use.seconds) / 10:.2f} s of processor "
+          f"in the server and {(times_of(tests)[1] - tested) / 10:.2f} s for test and signal; {most}; "
+          f"then {after.serving:.0f} MB in {after.count}", flush=True)
 
 
 def main():
@@ -176,9 +234,14 @@ def main():
     options.add_argument("--changes", type=int, default=100)
     options.add_argument("--ingresses", type=int, default=1000)
     options.add_argument("--rounds", type=int, default=20)
+    options.add_argument("--tens", type=int, default=2)
     options.add_argument("--wake", action="store_true")
+    options.add_argument("--preload")
     options = options.parse_args()
     folder = check.alone()
+    if options.preload:
+        check.ENVIRONMENT["LD_PRELOAD"] = options.preload
+    check.SETTINGS["worker-shutdown-timeout"] = "240s"
     stage = check.Stage(options, folder)
     try:
         if options.wake:
@@ -189,7 +252,7 @@ def main():
         if options.rounds:
             effect_of_endpoints(stage, options.rounds)
         if options.ingresses:
-            many_ingresses(stage, options.ingresses)
+            many_ingresses(stage, options.ingresses, options.tens)
         print("stopped with", stage.stop())
     finally:
         stage.clear()

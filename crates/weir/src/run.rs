@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! start     load ─▶ open directories, logs, sockets ─▶ trial, background, pid file ─▶ master or single process
-//! -t        load ─▶ whether all that could be opened ─▶ trial
+//! -t        load ─▶ whether all that could be opened
 //! -s        load, which tells the pid file ─▶ kill(); with `reload` the outcome is awaited
 //! upgrade   load ─▶ USR2 ─▶ the new binary serves ─▶ QUIT
 //! ```
@@ -233,7 +233,7 @@ fn test_configuration(
             "{program}: the configuration file {file} syntax is ok"
         ));
     }
-    if let Err(error) = try_all(loaded, startup_log) {
+    if let Err(error) = try_resources(loaded, startup_log) {
         startup_log.log(LogLevel::Emerg, format_args!("{error}"));
         terminal::report_line(format_args!(
             "{program}: configuration file {file} test failed"
@@ -251,15 +251,18 @@ fn test_configuration(
     0
 }
 
-/// The tests of `-t` that need the system: files, sockets, and code that only running can check.
-pub(crate) fn try_all(
+/// The tests of `-t` that need the system: files and sockets.
+///
+/// Code of the configuration does not run, as lua-nginx-module leaves `init_by_lua` out: who tests a
+/// configuration need not trust it. Ingress controllers have tested what users of a cluster had
+/// written (CVE-2025-1974). A start and a reload run it before they count ([`crate::trial`]).
+pub(crate) fn try_resources(
     loaded: &LoadedConfiguration,
     startup_log: StartupLog<'_>,
 ) -> Result<(), String> {
     // In the order of a start, so that the first error is the one that a start would have.
     prepare::test_open(loaded, startup_log)?;
-    sockets::test_addresses(&prepare::listeners(loaded))?;
-    crate::trial::run(loaded)
+    sockets::test_addresses(&prepare::listeners(loaded))
 }
 
 /// `weir check`. Returns the exit code.

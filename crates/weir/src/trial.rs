@@ -1,5 +1,5 @@
 //! Trying a configuration before it is used: some errors show only when it runs, such as those of
-//! `init_by_lua`.
+//! `init_by_lua`. A start and a reload do that; `-t` runs nothing.
 //!
 //! nginx runs such code in its master. Here the master has to keep to one thread, so that it can
 //! fork, and must not run what may never end. So a child process with the worker's user runs the

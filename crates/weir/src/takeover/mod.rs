@@ -358,7 +358,9 @@ impl PreparedTakeover {
             ));
         }
         let log = Logger::default();
-        let tried = run::try_all(&loaded, StartupLog::log_only(&log));
+        // A takeover starts what it has tested, so that code in the configuration is tried, too.
+        let tried = run::try_resources(&loaded, StartupLog::log_only(&log))
+            .and_then(|()| crate::trial::run(&loaded));
         tried.map_err(|error| format!("Weir cannot run this configuration:\n{error}"))?;
         let messages = &loaded.messages;
         let prefix = &startup.paths.prefix;
