@@ -825,8 +825,8 @@ def flags(t):
     reply = t.get("/to-nobody", host="nobody.test")
     t.equal((reply.status, reply.pod), (200, "e1"))
     t.later(lambda: "GET /to-nobody " in t.output())
-    # Services that are only names count as missing: the default backend answers.
-    t.equal(t.get(host="outside." + t.host).pod, "e1")
+    # Services that are only names count as missing.
+    t.equal(t.get(host="outside." + t.host).status, 503)
     own = ssl.PEM_cert_to_DER_cert(certificate.read_text())
     t.equal(t.get(host="nobody.test", tls=True).session[2], own)
     t.equal(t.get(tls=True).session[2], own)
@@ -865,6 +865,7 @@ def countries_by_address(t):
     # One record: 0.0.0.0/1 is in Australia, and of 128.0.0.0/1 nothing is known.
     text = bytes([0xE1]) + mmdb("country") + bytes([0xE1]) + mmdb("iso_code") + mmdb("AU")
     about = [("node_count", b"\xc1\1"), ("record_size", b"\xa1\x18"), ("ip_version", b"\xa1\4"), ("database_type", mmdb("Test")),
+             ("description", b"\xe1" + mmdb("en") + mmdb("Test")), ("languages", b"\1\4" + mmdb("en")),
              ("binary_format_major_version", b"\xa1\2"), ("binary_format_minor_version", b"\xa0"), ("build_epoch", b"\1\2\1")]
     end = b"\xab\xcd\xefMaxMind.com" + bytes([0xE0 | len(about)]) + b"".join(mmdb(name) + value for name, value in about)
     path = t.stage.folder / "controller/geoip/GeoLite2-Country.mmdb"

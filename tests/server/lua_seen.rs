@@ -78,7 +78,7 @@ fn a_test_of_the_configuration_runs_none_of_its_code() {
     let Some(site) = site(&scripts, "location / { return 200 ok; }") else {
         return;
     };
-    let finished = site.test();
+    let finished = site.run(&["-t"]);
     assert_eq!(finished.code, 0, "{finished:?}");
     assert!(!finished.stderr.contains("the code runs"), "{finished:?}");
 }
