@@ -452,7 +452,7 @@ class Stage:
         self.settings = {**SETTINGS, **changes}
         self.cluster.put("configmaps", "controller", "ingress-nginx", data=self.settings)
 
-    def settle(self, hosts, pushed=(), seconds=40):
+    def settle(self, hosts, pushed=(), seconds=150):
         """Waits until the configuration has these servers and the scripts know the pods."""
         end = time.monotonic() + seconds
         missing = set(hosts)
@@ -467,11 +467,17 @@ class Stage:
         while time.monotonic() < end:
             time.sleep(2)
             now = self.configuration()
-            if now == before and self.knows(pushed):
+            if now == before and self.has_loaded() and self.knows(pushed):
                 break
             before = now
         time.sleep(1.2)
         return missing
+
+    def has_loaded(self):
+        """Whether the server has, or has refused, each configuration that the controller has written."""
+        ends = ("Backend successfully reloaded", "Unexpected failure reloading the backend")
+        text = self.output()
+        return text.count("backend reload required") <= sum(text.count(end) for end in ends)
 
     def knows(self, pushed):
         """Whether the controller has pushed these backends."""
