@@ -94,8 +94,15 @@ impl Fill {
         // removed below.
         let committed = move |core: &StoreCore, _| {
             let hash = fill.storage_key().1;
-            // A soft purge has come between the end of the body and this commit: it had no entry to mark.
-            if fill.state().softened {
+            let (is_stopped, is_softened) = {
+                let state = fill.state();
+                (state.phase != FillPhase::Storing, state.softened)
+            };
+            // A purge has come between the end of the body and this moment, perhaps while the record was being written: it
+            // had no entry to remove, or to mark.
+            if is_stopped {
+                core.index.remove(hash);
+            } else if is_softened {
                 crate::store::mark_stale(core, hash);
             }
             // After the index has the object: in between a request would find neither, and fetch.
@@ -174,6 +181,7 @@ impl Fill {
             main,
             frequency: 0,
             is_stale: self.state().softened,
+            replaces: None,
         })
     }
 

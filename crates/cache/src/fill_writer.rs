@@ -52,6 +52,8 @@ impl FillWriter {
                 .tags
                 .iter()
                 .all(|tag| tag.len() <= usize::from(u16::MAX));
+        // A purge before the head has taken it out of the table, where the next one would look for it.
+        let fits = fits && !self.was_stopped();
         // A request that came later would find the beginning gone from memory.
         if !fits {
             self.core.fills.remove(&self.fill);
@@ -64,7 +66,7 @@ impl FillWriter {
             fills.add_completed(&self.fill, head.meta.validated_ms);
         }
         self.fill.update_and_wake(|state| {
-            state.phase = if fits {
+            state.phase = if fits && state.phase != FillPhase::Passing {
                 FillPhase::Storing
             } else {
                 FillPhase::Passing
@@ -106,7 +108,11 @@ impl FillWriter {
     pub fn head_as(&mut self, key: CacheKey, head: ObjectHead) {
         let hash = self.core.hash(&key);
         if key != self.fill.key && self.fill.stored_as.set((key, hash)).is_ok() {
-            self.core.fills.lock().put_running(hash, &self.fill);
+            let mut tables = self.core.fills.lock();
+            // One that was stopped has left the table, and nothing would take it out again before its end.
+            if !self.was_stopped() {
+                tables.put_running(hash, &self.fill);
+            }
         }
         self.start_storing(head);
     }

@@ -416,6 +416,7 @@ pub(crate) fn commit_object(
         main,
         frequency,
         is_stale,
+        replaces,
     } = entry;
     let supersedes = core.index.get(hash, None).is_some() || log.unmarked.contains(hash);
     let mut record = new_record(core, RecordKind::Object, hash, born);
@@ -430,9 +431,13 @@ pub(crate) fn commit_object(
                 if written {
                     // Asked again: the object that it replaces may have been pending when the record was made.
                     let supersedes = supersedes || core.index.get(hash, None).is_some();
-                    let entry = IndexEntry::new(hash, location, accessed);
-                    core.index
-                        .insert(entry.with_supersedes(supersedes).with_frequency(frequency));
+                    let entry = IndexEntry::new(hash, location, accessed)
+                        .with_supersedes(supersedes)
+                        .with_frequency(frequency);
+                    match replaces {
+                        Some(old) => drop(core.index.update(hash, old, |_| entry)),
+                        None => drop(core.index.insert(entry)),
+                    }
                     core.stored.fetch_add(1, Relaxed);
                 }
                 committed(core, written);
@@ -454,4 +459,7 @@ pub(crate) struct ObjectCommit {
     pub(crate) frequency: u8,
     /// A soft purge has hit it already.
     pub(crate) is_stale: bool,
+    /// It takes the place of the entry that leads here, and of no other: what has been purged or replaced while this waited to be
+    /// written stays so.
+    pub(crate) replaces: Option<RecordLocation>,
 }

@@ -291,6 +291,7 @@ impl CacheStore {
                 main: false,
                 frequency: 0,
                 is_stale: false,
+                replaces: None,
             };
             // A failure has been reported. Without their marker the variants are not found, and are fetched again.
             let _ = commit_object(core, log, entry, |_, _| ());
@@ -350,6 +351,7 @@ impl CacheStore {
                 main: false,
                 frequency: current.map_or(0, |entry| entry.frequency()),
                 is_stale: false,
+                replaces: Some(object.location()),
             };
             let done = object.clone();
             let committed = move |core: &StoreCore, _| {
@@ -410,12 +412,6 @@ impl CacheStore {
     fn purge_key(&self, key: &CacheKey, mode: PurgeMode) {
         let core = &self.0;
         let hash = core.hash(key);
-        // At once, for lookups that come now. The job below does it again, for what is committed before it runs.
-        self.purge_entry(hash, mode);
-        // Not in the job: what is validated from here on is newer than this purge.
-        if mode == PurgeMode::Soft {
-            core.fills.soften_refreshed(hash);
-        }
         // With those that have lost their place to a newer one: they are stored as well.
         let fills = core.fills.lock().of_hash(hash);
         for fill in fills {
@@ -425,6 +421,13 @@ impl CacheStore {
                 core.fills.stop_storing(&fill);
             }
         }
+        // Not in the job: what is validated from here on is newer than this purge.
+        if mode == PurgeMode::Soft {
+            core.fills.soften_refreshed(hash);
+        }
+        // Last: what is committed at this moment finds the marks above, or has its entry by now. The job below does it again,
+        // for what is committed before it runs.
+        self.purge_entry(hash, mode);
         let store = self.clone();
         core.enqueue(Box::new(move |core, log| {
             // After the flush the index has all that was committed before this job, so that the purge hits that too. A

@@ -271,6 +271,38 @@ fn a_purge_of_the_key_reaches_a_fill_that_was_overtaken() {
 }
 
 #[test]
+fn a_fill_that_was_purged_before_its_head_is_not_stored() {
+    for mode in [cache::PurgeMode::Hard, cache::PurgeMode::Soft] {
+        for is_varied in [false, true] {
+            let directory = Directory::new();
+            let store = directory.open();
+            run(async move {
+                let key = CacheKey::new(b"key");
+                let (mut fill, mut follower) = store.start_fill(&key, NOW);
+                store.purge(PurgeRequest::Key(&key), mode);
+                let variant = key.variant_of(5, b"values");
+                match is_varied {
+                    true => fill.head_as(variant.clone(), received("head", NOW)),
+                    false => fill.start_storing(received("head", NOW)),
+                }
+                // The next purge would not find it: neither do requests.
+                for key in [&key, &variant] {
+                    assert!(store.running_fill(key, FillCoverage::Whole).is_none());
+                }
+                fill.write("body".into()).await.unwrap();
+                fill.finish();
+                store.flush().await;
+                assert_eq!(follower.next_bytes(100).await.unwrap().unwrap(), "body");
+                for key in [&key, &variant] {
+                    assert!(found(&store, key).await.is_none());
+                }
+                assert_eq!(store.stats().fills, 0);
+            });
+        }
+    }
+}
+
+#[test]
 fn what_was_renewed_is_renewed_at_once() {
     let directory = Directory::new();
     let store = directory.open();

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cache::{
-    CacheKey, CacheStore, CachedObject, FillFollower, LookupResult, ObjectKind, StaleReason,
+    CacheKey, CacheStore, CachedObject, FillFollower, LookupResult, MissReason, ObjectKind,
+    StaleReason,
 };
 use proto::caching;
 
@@ -189,15 +190,11 @@ impl CacheRequest {
             let born = marker.born();
             let marker = Some(VaryMarker { born, names });
             let at = StorageKey { key, marker };
-            let mut found = self.find_variant(request, at, now_ms).await;
-            // A soft purge of the primary key covers all its variants, which are not marked themselves.
-            if matches!(lookup, LookupResult::Stale(_, StaleReason::Purged))
-                && let EntryContent::Stored(LookupResult::Hit(object)) = found.content
-            {
-                found.content =
-                    EntryContent::Stored(LookupResult::Stale(object, StaleReason::Purged));
-            }
-            return found;
+            let found = self.find_variant(request, at, now_ms).await;
+            return match lookup {
+                LookupResult::Stale(_, StaleReason::Purged) => self.purged_variant(lookup, found),
+                _ => found,
+            };
         }
         CacheEntry {
             content: EntryContent::Stored(lookup),
@@ -205,6 +202,30 @@ impl CacheRequest {
                 key: primary.clone(),
                 marker: None,
             },
+        }
+    }
+
+    /// What a soft purge of the primary key leaves of a variant: the purge covers all of them, which are not marked
+    /// themselves. One that is stored may be validated. One that is on its way, or being committed, has begun before the
+    /// purge: the next response begins a new set of variants.
+    fn purged_variant(&self, marker: LookupResult, found: CacheEntry) -> CacheEntry {
+        let seen = marker.seen_location();
+        match found.content {
+            EntryContent::Stored(
+                LookupResult::Hit(object) | LookupResult::Stale(object, _),
+            ) => CacheEntry {
+                content: EntryContent::Stored(LookupResult::Stale(object, StaleReason::Purged)),
+                at: found.at,
+            },
+            EntryContent::Stored(LookupResult::Miss(..)) | EntryContent::Committing(_) => {
+                CacheEntry {
+                    content: EntryContent::Stored(LookupResult::Miss(MissReason::Purged, seen)),
+                    at: StorageKey {
+                        key: self.primary.clone(),
+                        marker: None,
+                    },
+                }
+            }
         }
     }
 
