@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 /// What can be cut by its name alone. Each is asked for where it would be done.
-const NAMES: [&str; 26] = [
+const NAMES: [&str; 34] = [
     "moods",
     "breaks",
     "refusals",
@@ -15,6 +15,10 @@ const NAMES: [&str; 26] = [
     "reloads",
     "wall",
     "crash",
+    "upgrade",
+    "losses",
+    "stream",
+    "datagrams",
     "full disk",
     "loops",
     "hostile",
@@ -28,12 +32,16 @@ const NAMES: [&str; 26] = [
     "return",
     "file",
     "proxied",
+    "by name",
+    "tls",
+    "quic",
     "limited",
     "plain",
     "stale",
     "parts",
     "vary",
     "slice",
+    "apart",
 ];
 
 /// The most clients and resources that a run may have.

@@ -585,9 +585,9 @@ pub(crate) mod tests {
     use super::*;
     use crate::arguments::NginxOptions;
 
-    /// Builds a configuration from a text. The user is given, since not every system that runs
-    /// tests has the default one.
-    pub(crate) fn load_text(text: &str) -> Result<LoadedConfiguration, Vec<String>> {
+    /// What a command line decides with this configuration. The user is given, since not every system that runs tests has
+    /// the default one.
+    pub(crate) fn startup_of(text: &str) -> (StartupSettings, FileSnapshot) {
         let options = NginxOptions {
             prefix: Some("/prefix".into()),
             globals: Some("user root;".to_owned()),
@@ -616,6 +616,12 @@ pub(crate) mod tests {
             private: None,
             block_heads: Default::default(),
         };
+        (startup, files)
+    }
+
+    /// Builds a configuration from a text.
+    pub(crate) fn load_text(text: &str) -> Result<LoadedConfiguration, Vec<String>> {
+        let (startup, files) = startup_of(text);
         load(&startup, Box::new(files), LogFiles::default(), None).map_err(
             |LoadFailure(messages)| {
                 messages

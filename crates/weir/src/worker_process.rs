@@ -565,3 +565,139 @@ pub(crate) fn log_signal(log: &Logger, received: DeliveredSignal, action: &str) 
         ),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load_configuration::tests::startup_of;
+
+    /// What may arrive for the control thread.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum ControlArrival {
+        OlderPeerSends,
+        OlderPeerGoes,
+        LatestPeerSends,
+        LatestPeerGoes,
+        AnotherPeer,
+        OrderToQuit(IdleConnections),
+        MasterGoes,
+    }
+
+    const ARRIVALS: [ControlArrival; 8] = [
+        ControlArrival::OlderPeerSends,
+        ControlArrival::OlderPeerGoes,
+        ControlArrival::LatestPeerSends,
+        ControlArrival::LatestPeerGoes,
+        ControlArrival::AnotherPeer,
+        ControlArrival::OrderToQuit(IdleConnections::HandOver),
+        ControlArrival::OrderToQuit(IdleConnections::Close),
+        ControlArrival::MasterGoes,
+    ];
+
+    /// The control thread of a worker without loops, and the other ends of its channels.
+    struct ControlledWorker {
+        control: ControlThread,
+        signals: SignalReader,
+        master: Option<Channel>,
+        peers: [Option<Channel>; 2],
+        later: Vec<Channel>,
+    }
+
+    impl ControlledWorker {
+        fn new(startup: &Arc<StartupSettings>) -> ControlledWorker {
+            let (master, channel) = Channel::pair().expect("a socket pair");
+            let log = Logger::default();
+            let worker = WorkerLoops::new(Arc::clone(startup), log, GroupMember::alone());
+            let mut worker = worker.expect("a pipe");
+            let peers = [(); 2].map(|()| {
+                let (peer, own) = Channel::pair().expect("a socket pair");
+                worker.add_peer(own);
+                Some(peer)
+            });
+            ControlledWorker {
+                control: ControlThread {
+                    worker,
+                    channel: Some(channel),
+                    refuge: None,
+                    master: MasterIdentity {
+                        process: 1,
+                        user: 0,
+                    },
+                    sockets: Vec::new(),
+                    refusals: FileRefusals::default(),
+                    beats: None,
+                },
+                signals: SignalReader::block(&[]).expect("a descriptor"),
+                master: Some(master),
+                peers,
+                later: Vec::new(),
+            }
+        }
+
+        fn arrive(&mut self, arrival: ControlArrival) {
+            // One that has gone says nothing.
+            let say = |to: &Option<Channel>, kind: u8, body: &[u8]| {
+                if let Some(to) = to {
+                    let _ = to.send(kind, body, &[]);
+                }
+            };
+            match arrival {
+                ControlArrival::OlderPeerSends => say(&self.peers[0], 99, b"of another release"),
+                ControlArrival::LatestPeerSends => say(&self.peers[1], 99, b"of another release"),
+                ControlArrival::OlderPeerGoes => self.peers[0] = None,
+                ControlArrival::LatestPeerGoes => self.peers[1] = None,
+                ControlArrival::AnotherPeer => {
+                    let (peer, own) = Channel::pair().expect("a socket pair");
+                    if let Some(master) = &self.master {
+                        let _ = master.send(MessageKind::Peer as u8, b"", &[own.as_fd()]);
+                    }
+                    self.later.push(peer);
+                }
+                ControlArrival::OrderToQuit(idle) => {
+                    say(&self.master, MessageKind::Quit as u8, idle.body());
+                }
+                ControlArrival::MasterGoes => self.master = None,
+            }
+        }
+
+        /// Looks once, for which there is always a reason: a message that means nothing, or the end of the master.
+        fn look(&mut self) -> ControlFlow<WorkerExit> {
+            if let Some(master) = &self.master {
+                let _ = master.send(MessageKind::Beat as u8, b"", &[]);
+            }
+            self.control.poll_once(&self.signals)
+        }
+    }
+
+    /// The state of each arrival is: before the first look, before the second one, or never. All of these are tried.
+    #[test]
+    fn whatever_arrives_together_the_worker_ends_in_order() {
+        let (mut startup, _) = startup_of("events {}");
+        // Not to be seen in the list of processes.
+        startup.text = Some(Vec::new());
+        let startup = Arc::new(startup);
+        let choices = 3_usize.pow(ARRIVALS.len() as u32);
+        for choice in 0..choices {
+            let look_of = |at: usize| choice / 3_usize.pow(at as u32) % 3;
+            let of_look = |look: usize| {
+                let all = ARRIVALS.into_iter().enumerate();
+                all.filter(move |(at, _)| look_of(*at) == look)
+                    .map(|(_, arrival)| arrival)
+            };
+            let mut worker = ControlledWorker::new(&startup);
+            let mut has_ended = false;
+            for look in 1..3 {
+                of_look(look).for_each(|arrival| worker.arrive(arrival));
+                has_ended = has_ended || worker.look().is_break();
+            }
+            worker.arrive(ControlArrival::OrderToQuit(IdleConnections::HandOver));
+            let told: Vec<ControlArrival> = of_look(1).chain(of_look(2)).collect();
+            // A message is taken at each look.
+            let mut looks = 0..2 * ARRIVALS.len();
+            while !has_ended {
+                assert!(looks.next().is_some(), "no end after {told:?}");
+                has_ended = worker.look().is_break();
+            }
+        }
+    }
+}

@@ -1,7 +1,8 @@
-//! The server: its HTTP engine on loops of the simulation, from the text of a configuration.
+//! The server: its engines on loops of the simulation, from the text of a configuration.
 //!
 //! What the binary does around the engine (master, signals, sockets of the kernel, Lua) is not here. What is done in its
-//! place follows `weir/worker.rs`: accept, commit, one configuration for each loop, reload, stop.
+//! place follows `weir/worker.rs`: accept, commit, one configuration for each loop, reload, stop, and a successor that gets the
+//! idle connections.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,34 +12,44 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use conf::{
     Arity, BlockConfs, BlockContext, ConfigurationBuild, Diagnostic, Directive, DirectiveLine,
     DirectiveTable, FileSnapshot, MAIN, NoVariables, PathUse, Setter,
 };
 use host::engine::{
-    EngineConfiguration, ListenerId, LoopContext, LoopEngine, LoopListener, MainSettings,
-    ZoneRegistry,
+    ConnectionSink, EngineConfiguration, ListenerId, LoopContext, LoopEngine, LoopListener,
+    MainSettings, MoveScope, ZoneRegistry,
 };
 use host::error_log::{ErrorLogTarget, LogFiles, LogLevel, LogWriteMode, Logger, MainLog};
 use host::listen::ListenAddress;
-use host::loop_slots::{LoopSlot, LoopSlots};
-use rt::simulation::{Simulation, network};
+use host::loop_slots::{ArrivingConnection, LoopArrival, LoopSlot, LoopSlots};
+use rt::simulation::{Simulation, datagrams, network};
 
 /// The HTTP engine with the modules of the server, but for Lua.
 static HTTP: LazyLock<http::HttpEngine> =
     LazyLock::new(|| http::HttpEngine::new(modules::http::MODULES));
+
+/// The stream engine, likewise.
+static STREAM: LazyLock<stream::StreamEngine> =
+    LazyLock::new(|| stream::StreamEngine::new(modules::stream::MODULES));
 
 /// The name of the configuration in messages.
 const FILE: &str = "/simulation/nginx.conf";
 /// The error log.
 const LOG: &str = "/simulation/error.log";
 
+/// How long the loops of a successor may take to serve.
+const BEGINNING: Duration = Duration::from_secs(10);
+const BEGINNING_STEPS: u64 = 100_000;
+
 /// The main context, as far as it matters here.
 #[derive(Clone, Default)]
 struct MainConf {
-    engine: Option<Arc<dyn EngineConfiguration>>,
+    engines: Vec<Arc<dyn EngineConfiguration>>,
 }
 
 static DIRECTIVES: DirectiveTable<MainConf> = DirectiveTable::<MainConf>::new(&[
@@ -58,11 +69,39 @@ static DIRECTIVES: DirectiveTable<MainConf> = DirectiveTable::<MainConf>::new(&[
         contexts: MAIN,
         since: "0.1",
         doc: "The HTTP server.",
-        set: Setter::Deferred(Arity::NONE, configure_http),
+        set: Setter::Deferred(Arity::NONE, |line, confs| {
+            prepare(line);
+            let engine = HTTP.configure(line)?;
+            add_engine(confs, engine)
+        }),
+    },
+    Directive {
+        name: "stream",
+        syntax: "{ ... }",
+        default: None,
+        contexts: MAIN,
+        since: "0.1",
+        doc: "The server of TCP and UDP.",
+        set: Setter::Deferred(Arity::NONE, |line, confs| {
+            prepare(line);
+            let engine = STREAM.configure(line)?;
+            add_engine(confs, engine)
+        }),
     },
 ]);
 
-fn configure_http(line: &mut DirectiveLine, confs: &mut BlockConfs) -> Result<(), Diagnostic> {
+fn add_engine(
+    confs: &mut BlockConfs,
+    engine: Arc<dyn EngineConfiguration>,
+) -> Result<(), Diagnostic> {
+    if let Some(main) = confs.get_mut::<MainConf>() {
+        main.engines.push(engine);
+    }
+    Ok(())
+}
+
+/// What engines find of the main context.
+fn prepare(line: &mut DirectiveLine) {
     let prefix = line.level.build.in_prefix(PathUse::Opened, "");
     let settings = line.shared::<ServerSettings>().clone();
     *line.shared::<MainSettings>() = MainSettings {
@@ -71,11 +110,6 @@ fn configure_http(line: &mut DirectiveLine, confs: &mut BlockConfs) -> Result<()
         ..MainSettings::default()
     };
     line.shared::<MainLog>().0 = settings.log;
-    let engine = HTTP.configure(line)?;
-    if let Some(main) = confs.get_mut::<MainConf>() {
-        main.engine = Some(engine);
-    }
-    Ok(())
 }
 
 /// What configurations need besides their text.
@@ -85,10 +119,10 @@ struct ServerSettings {
     log: Logger,
 }
 
-/// The engine at work on one loop.
+/// The engines at work on one loop, by kind.
 #[derive(Default)]
 struct LoopState {
-    engine: Option<Rc<dyn LoopEngine>>,
+    engines: BTreeMap<&'static str, Rc<dyn LoopEngine>>,
     slot: Option<Arc<LoopSlot>>,
     done: Option<Rc<rt::sync::Notify>>,
 }
@@ -105,11 +139,13 @@ pub(crate) struct SimulatedServer {
     files: LogFiles,
     zones: ZoneRegistry,
     slots: LoopSlots,
+    /// How many configurations its loops have begun with.
+    begun: Arc<AtomicUsize>,
     /// The numbers of its loops in the simulation.
     loops: Range<usize>,
     sockets: BTreeMap<String, (ListenerId, Arc<OwnedFd>)>,
     /// All configurations so far: none is freed on a loop.
-    configurations: Vec<Arc<dyn EngineConfiguration>>,
+    configurations: Vec<Vec<Arc<dyn EngineConfiguration>>>,
 }
 
 impl SimulatedServer {
@@ -153,6 +189,7 @@ impl SimulatedServer {
             slots: LoopSlots {
                 list: list.into_iter().collect(),
             },
+            begun: Arc::default(),
             loops: first..simulation.loop_count(),
             sockets,
             configurations: Vec::new(),
@@ -182,16 +219,46 @@ impl SimulatedServer {
         Ok((next, dead.panics(), dead.log_text()))
     }
 
+    /// Starts a successor with its sockets, which serves this configuration, and ends gracefully: what waits for a request moves
+    /// over. Gives the successor first.
+    pub(crate) fn upgrade(
+        self,
+        simulation: &mut Simulation,
+        text: &str,
+    ) -> Result<(SimulatedServer, SimulatedServer), String> {
+        let (loops, prefix) = (self.settings.loops, self.prefix.clone());
+        let sockets = self.sockets.clone();
+        let next = SimulatedServer::start_with(simulation, loops, &prefix, sockets, text)?;
+        // The master tells the predecessor to end when the successor serves.
+        let begun = Arc::clone(&next.begun);
+        simulation.run_until(BEGINNING, BEGINNING_STEPS, || begun.load(Relaxed) >= loops);
+        for slot in self.slots.list.iter() {
+            let slots = next.slots.clone();
+            let posted = slot.handle().post(move || leave_loop(&slots));
+            posted.map_err(|error| error.to_string())?;
+        }
+        Ok((next, self))
+    }
+
     /// Serves this configuration from now on, as after a reload.
     pub(crate) fn apply(&mut self, text: &str) -> Result<(), String> {
-        let configuration = self.read(text)?;
-        for directory in configuration.directories() {
+        let engines = self.read(text)?;
+        for directory in engines.iter().flat_map(|engine| engine.directories()) {
             std::fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
         }
-        configuration.accept(&self.zones)?;
+        for engine in &engines {
+            engine.accept(&self.zones)?;
+        }
         // Waits for stores to be opened by a pool.
-        rt::simulation::with_real_pools(|| configuration.commit(&self.zones));
-        let listeners = self.listeners(&*configuration)?;
+        rt::simulation::with_real_pools(|| {
+            engines
+                .iter()
+                .for_each(|engine| engine.commit(&self.zones));
+        });
+        let mut parts = Vec::new();
+        for engine in &engines {
+            parts.push((Arc::clone(engine), self.listeners(&**engine)?));
+        }
         for slot in self.slots.list.iter() {
             let context = LoopContext {
                 index: slot.index,
@@ -201,15 +268,17 @@ impl SimulatedServer {
                 main: self.main_settings(),
                 log: self.settings.log.clone(),
                 zones: self.zones.clone(),
-                listeners: listeners.clone(),
+                listeners: Vec::new(),
             };
-            let configuration = Arc::clone(&configuration);
-            let posted = slot
-                .handle()
-                .post(move || configure_loop(configuration, context));
+            let parts = parts.clone();
+            let begun = Arc::clone(&self.begun);
+            let posted = slot.handle().post(move || {
+                configure_loop(parts, &context);
+                begun.fetch_add(1, Relaxed);
+            });
             posted.map_err(|error| error.to_string())?;
         }
-        self.configurations.push(configuration);
+        self.configurations.push(engines);
         Ok(())
     }
 
@@ -226,9 +295,16 @@ impl SimulatedServer {
         }
     }
 
-    fn read(&self, text: &str) -> Result<Arc<dyn EngineConfiguration>, String> {
+    fn read(&self, text: &str) -> Result<Vec<Arc<dyn EngineConfiguration>>, String> {
         let mut files = FileSnapshot::default();
         files.insert(Path::new(FILE), text);
+        // What the master reads besides: see `workload/certificate.rs`.
+        for name in ["certificate.pem", "key.pem"] {
+            let path = self.prefix.join(name);
+            if let Ok(content) = std::fs::read(&path) {
+                files.insert(path, content);
+            }
+        }
         let (tree, errors) = conf::parse_tolerant(Path::new(FILE), &mut files, None);
         let mut build = ConfigurationBuild::new(
             self.prefix.clone(),
@@ -254,12 +330,11 @@ impl SimulatedServer {
             .filter(|error| error.severity.is_fatal())
             .map(|error| conf::diagnostic::first_line(error, &build.sources))
             .collect();
-        let engine = confs
-            .get_mut::<MainConf>()
-            .and_then(|main| main.engine.take());
-        match engine.filter(|_| errors.is_empty()) {
-            Some(engine) => Ok(engine),
-            None => Err(format!(
+        let main = confs.get_mut::<MainConf>();
+        let engines = main.map_or_else(Vec::new, |main| std::mem::take(&mut main.engines));
+        match errors.is_empty() && !engines.is_empty() {
+            true => Ok(engines),
+            false => Err(format!(
                 "the configuration is refused: {}",
                 errors.join("; ")
             )),
@@ -272,13 +347,16 @@ impl SimulatedServer {
     ) -> Result<Vec<LoopListener>, String> {
         let mut listeners = Vec::new();
         for spec in configuration.listeners() {
-            let ListenAddress::Tcp(address) = spec.address else {
-                return Err(format!("{} is not simulated", spec.address));
-            };
-            let name = address.to_string();
+            let name = format!("{:?}", spec.address);
             if !self.sockets.contains_key(&name) {
-                let socket =
-                    network::listen_at(address).map_err(|error| format!("{name}: {error}"))?;
+                let socket = match spec.address {
+                    ListenAddress::Tcp(address) => network::listen_at(address),
+                    ListenAddress::Udp(address) => datagrams::bind_datagrams(address),
+                    ListenAddress::Unix(_) | ListenAddress::UnixDatagram(_) => {
+                        return Err(format!("{} is not simulated", spec.address));
+                    }
+                };
+                let socket = socket.map_err(|error| format!("{name}: {error}"))?;
                 let id = ListenerId(self.sockets.len() as u64 + 1);
                 self.sockets.insert(name.clone(), (id, Arc::new(socket)));
             }
@@ -311,6 +389,18 @@ impl SimulatedServer {
             .sum()
     }
 
+    /// The most tasks that one of its loops has now.
+    pub(crate) fn tasks(&self) -> u64 {
+        let loops = self.slots.list.iter();
+        let tasks = loops.map(|slot| slot.handle().stats().tasks);
+        tasks.max().unwrap_or(0)
+    }
+
+    /// How many loops it has.
+    pub(crate) fn loop_count(&self) -> usize {
+        self.settings.loops
+    }
+
     /// The counters of all loops.
     pub(crate) fn counters(&self) -> net::counters::CounterTotals {
         let all = self
@@ -339,7 +429,7 @@ pub(crate) fn start_loop<F: Future<Output = ()> + 'static>(
     let event_loop = rt::EventLoop::new(rt::LoopOptions {
         name: name.to_owned(),
         // Time passes by chance here: no turn is slow.
-        slow_turn: std::time::Duration::ZERO,
+        slow_turn: Duration::ZERO,
         ..rt::LoopOptions::default()
     })?;
     let handle = event_loop.handle();
@@ -366,39 +456,92 @@ fn memory_log() -> std::io::Result<(File, LogFiles, Logger)> {
     Ok((file, files, log))
 }
 
-fn configure_loop(configuration: Arc<dyn EngineConfiguration>, context: LoopContext) {
-    let slot = Arc::clone(&context.loop_slot);
-    let known = LOOP.with_borrow(|state| state.engine.clone());
-    match known {
-        Some(engine) => engine.reload(configuration, context),
-        None => {
-            let engine: Rc<dyn LoopEngine> = Rc::from(configuration.start_loop(context));
-            LOOP.with_borrow_mut(|state| state.engine = Some(engine));
+/// A configuration with the sockets of its engine.
+type EnginePart = (Arc<dyn EngineConfiguration>, Vec<LoopListener>);
+
+fn configure_loop(parts: Vec<EnginePart>, context: &LoopContext) {
+    for (configuration, listeners) in parts {
+        let kind = configuration.kind();
+        let context = LoopContext {
+            listeners,
+            ..context.clone()
+        };
+        let known = LOOP.with_borrow(|state| state.engines.get(kind).cloned());
+        match known {
+            Some(engine) => engine.reload(configuration, context),
+            None => {
+                let engine: Rc<dyn LoopEngine> = Rc::from(configuration.start_loop(context));
+                LOOP.with_borrow_mut(|state| state.engines.insert(kind, engine));
+            }
         }
     }
+    let slot = Arc::clone(&context.loop_slot);
     slot.open_slot();
     LOOP.with_borrow_mut(|state| state.slot = Some(slot));
 }
 
+fn engines_and_slot() -> (BTreeMap<&'static str, Rc<dyn LoopEngine>>, Option<Arc<LoopSlot>>) {
+    LOOP.with_borrow(|state| (state.engines.clone(), state.slot.clone()))
+}
+
 fn take_arrivals() {
-    let (engine, slot) = LOOP.with_borrow(|state| (state.engine.clone(), state.slot.clone()));
-    let (Some(engine), Some(slot)) = (engine, slot) else {
-        return;
-    };
-    for arrival in slot.take_arrivals() {
-        engine.adopt_connection(arrival.connection);
+    let (engines, slot) = engines_and_slot();
+    let arrivals = slot.map(|slot| slot.take_arrivals()).unwrap_or_default();
+    adopt(arrivals, &engines);
+}
+
+fn adopt(
+    arrivals: impl IntoIterator<Item = LoopArrival>,
+    engines: &BTreeMap<&'static str, Rc<dyn LoopEngine>>,
+) {
+    for arrival in arrivals {
+        if let Some(engine) = engines.get(arrival.kind) {
+            engine.adopt_connection(arrival.connection);
+        }
     }
 }
 
+/// What others have left for this loop is the last that it gets.
+fn close_slot() {
+    let (engines, slot) = engines_and_slot();
+    let arrivals = slot.map(|slot| slot.close_slot()).unwrap_or_default();
+    adopt(arrivals, &engines);
+}
+
 fn stop_loop() {
-    let (engine, done) = LOOP.with_borrow(|state| (state.engine.clone(), state.done.clone()));
-    let (Some(engine), Some(done)) = (engine, done) else {
+    close_slot();
+    let (engines, _) = engines_and_slot();
+    engines.values().for_each(|engine| engine.stop());
+    end_when_idle();
+}
+
+/// As another process takes over: its loops get what waits for a request.
+fn leave_loop(successor: &LoopSlots) {
+    close_slot();
+    let (engines, _) = engines_and_slot();
+    for (kind, engine) in engines {
+        let slots = successor.clone();
+        let take = Rc::new(move |moving| {
+            let connection = ArrivingConnection::Idle(moving);
+            if let Some(slot) = slots.least_loaded() {
+                // One that is refused is closed, as an idle connection may be.
+                let _ = slot.give_connection(LoopArrival { kind, connection });
+            }
+        });
+        let scope = MoveScope::Beyond;
+        engine.hand_over(ConnectionSink { scope, take });
+    }
+    end_when_idle();
+}
+
+fn end_when_idle() {
+    let (engines, _) = engines_and_slot();
+    let Some(done) = LOOP.with_borrow(|state| state.done.clone()) else {
         return;
     };
-    engine.stop();
     rt::spawn_named("stop", async move {
-        while engine.active() > 0 {
-            rt::sleep(std::time::Duration::from_millis(10)).await;
+        while engines.values().any(|engine| engine.active() > 0) {
+            rt::sleep(Duration::from_millis(10)).await;
         }
         done.notify_one();
     });

@@ -14,10 +14,13 @@ use super::history::{KEYS, StoreStep};
 use super::model::{Found, StoreFacts, StoredNumber, body};
 
 /// When histories begin, in milliseconds.
-const BEGINNING: u64 = 1_700_000_000_000;
+pub(super) const BEGINNING: u64 = 1_700_000_000_000;
 /// The sizes of a store in which a few bodies are enough to make room.
 const SEGMENT: u64 = 8 * 1024;
 const MAX_SIZE: u64 = 200 * 1024;
+/// One key has objects that are fresh for a while, in milliseconds; those of others are for ever.
+const MORTAL_KEY: usize = 1;
+const LIFETIME: u64 = 20_000;
 
 /// A store and what must hold of it.
 pub(crate) struct DrivenStore {
@@ -39,18 +42,23 @@ impl DrivenStore {
         pool: &PoolHandle,
         facts: StoreFacts,
         next_number: u64,
+        now_ms: u64,
     ) -> Result<DrivenStore, String> {
-        let store = CacheStore::open(options(path, pool), BEGINNING)
+        let store = CacheStore::open(options(path, pool), now_ms)
             .map_err(|error| format!("S5: the store does not open: {error}"))?;
         Ok(DrivenStore {
             store,
             path: path.to_owned(),
             pool: pool.clone(),
-            now_ms: BEGINNING,
+            now_ms,
             next_number,
             facts,
             promised: [facts; 2],
         })
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.now_ms
     }
 
     pub(crate) fn next_number(&self) -> u64 {
@@ -183,7 +191,14 @@ impl DrivenStore {
         let mut all = [Found::Nothing; KEYS];
         for (key, found) in all.iter_mut().enumerate() {
             *found = match self.store.lookup(&cache_key(key), self.now_ms).await {
-                LookupResult::Hit(object) => Found::Fresh(self.read(key, &object).await?),
+                LookupResult::Hit(object) => {
+                    let stored = self.read(key, &object).await?;
+                    if stored.fresh_until_ms <= self.now_ms {
+                        let late = self.now_ms - stored.fresh_until_ms;
+                        return Err(format!("S6: key {key} is fresh {late} ms after its time"));
+                    }
+                    Found::Fresh(stored)
+                }
                 LookupResult::Stale(object, _) => Found::Stale(self.read(key, &object).await?),
                 LookupResult::Miss(..) => Found::Nothing,
             };
@@ -258,16 +273,19 @@ fn options(path: &Path, pool: &PoolHandle) -> StoreOptions {
 
 fn head(key: usize, number: u64, body: u64, len: usize, now_ms: u64) -> ObjectHead {
     let tag = key.is_multiple_of(2).then(|| Bytes::from_static(b"even"));
+    let fresh_until_ms = match key {
+        MORTAL_KEY => now_ms + LIFETIME,
+        _ => u64::MAX,
+    };
     ObjectHead {
         meta: ObjectMeta {
             stored_ms: now_ms,
             validated_ms: now_ms,
-            // For ever: freshness is not what is tested here.
-            fresh_until_ms: u64::MAX,
+            fresh_until_ms,
             version: body,
             ..ObjectMeta::default()
         },
-        opaque: Bytes::from(format!("{number} {body} {len}")),
+        opaque: Bytes::from(format!("{number} {body} {len} {fresh_until_ms}")),
         tags: tag.into_iter().collect(),
         length: Some(len as u64),
     }
@@ -280,5 +298,6 @@ fn numbers(object: &CachedObject) -> Option<StoredNumber> {
         number: words.next()?.parse().ok()?,
         body: words.next()?.parse().ok()?,
         len: words.next()?.parse().ok()?,
+        fresh_until_ms: words.next()?.parse().ok()?,
     })
 }

@@ -23,7 +23,7 @@ use rt::simulation::disk::{self, DiskChange};
 use crate::SimulationFlags;
 use crate::chance::SeededChance;
 use disk_states::{CrashPoint, CrashState, DiskImage, EXHAUSTIVE, QUICK, describe};
-use driven_store::DrivenStore;
+use driven_store::{BEGINNING, DrivenStore};
 use history::{KEYS, StoreStep, random_history, written_histories};
 use model::{Found, StoreFacts};
 
@@ -56,6 +56,7 @@ struct BrokenPromise {
 struct HistoryMark {
     changes: usize,
     promised: [StoreFacts; 2],
+    now_ms: u64,
     /// What was found, where that was asked for.
     found: Option<[Found; KEYS]>,
 }
@@ -232,12 +233,13 @@ impl CrashExplorer {
         let marks = Rc::new(RefCell::new(Vec::new()));
         let place = Rc::clone(&marks);
         let outcome = run(async move {
-            let mut driven = DrivenStore::open(&path, &pool, StoreFacts::default(), 1)?;
+            let mut driven = DrivenStore::open(&path, &pool, StoreFacts::default(), 1, BEGINNING)?;
             for step in steps {
                 driven.step(step).await?;
                 place.borrow_mut().push(HistoryMark {
                     changes: disk::recorded(),
                     promised: driven.promised,
+                    now_ms: driven.now_ms(),
                     found: None,
                 });
             }
@@ -253,6 +255,7 @@ impl CrashExplorer {
             place.borrow_mut().push(HistoryMark {
                 changes,
                 promised: driven.promised,
+                now_ms: driven.now_ms(),
                 found: Some(found),
             });
             Ok::<_, String>(driven.next_number())
@@ -281,8 +284,9 @@ impl CrashExplorer {
         let pool = self.pool.clone();
         let at = path.clone();
         let lacks_file = state.lacks_file;
+        let moment = (next_number, mark.now_ms);
         let outcome =
-            run(async move { look_and_go_on(&at, &pool, facts, next_number, lacks_file).await });
+            run(async move { look_and_go_on(&at, &pool, facts, moment, lacks_file).await });
         let changes = match crashes_again {
             true => disk::take_recording(),
             false => Vec::new(),
@@ -306,7 +310,7 @@ impl CrashExplorer {
             }
         }
         if crashes_again {
-            self.crash_again(&changes, facts, next_number)?;
+            self.crash_again(&changes, facts, moment)?;
         }
         Ok(())
     }
@@ -316,7 +320,7 @@ impl CrashExplorer {
         &mut self,
         changes: &[DiskChange],
         facts: StoreFacts,
-        next_number: u64,
+        (next_number, now_ms): (u64, u64),
     ) -> Result<(), String> {
         let mut seen = HashSet::new();
         let mut chance = self.chance.clone();
@@ -331,7 +335,7 @@ impl CrashExplorer {
                 write_image(&root, &state.image).map_err(|error| error.to_string())?;
                 let (at, pool) = (root.clone(), pool.clone());
                 let looked = run(async move {
-                    look_and_go_on(&at, &pool, facts, next_number + 2, false).await
+                    look_and_go_on(&at, &pool, facts, (next_number + 2, now_ms), false).await
                 });
                 fs::remove_dir_all(&root).map_err(|error| error.to_string())?;
                 looked.map(|_| ()).map_err(|text| {
@@ -353,10 +357,10 @@ async fn look_and_go_on(
     path: &Path,
     pool: &PoolHandle,
     facts: StoreFacts,
-    next_number: u64,
+    (next_number, now_ms): (u64, u64),
     lacks_file: bool,
 ) -> Result<[Found; KEYS], String> {
-    let mut driven = DrivenStore::open(path, pool, facts, next_number)?;
+    let mut driven = DrivenStore::open(path, pool, facts, next_number, now_ms)?;
     let mut found = [Found::Nothing; KEYS];
     let check = |facts: &StoreFacts, found: [Found; KEYS], when: &str| {
         let mut keys = found.into_iter().enumerate();

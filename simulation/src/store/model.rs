@@ -9,6 +9,7 @@
 //! - **S3, a soft purge holds**: what it has hit is stale (RFC 9111, section 4.4: invalidation) until it is validated.
 //! - **S4, a process that dies loses nothing** that [`cache::CacheStore::flush`] has promised.
 //! - **S5, a store opens** whatever a crash has left, and stores again.
+//! - **S6, what is called fresh is fresh**: its lifetime exceeds its age (RFC 9111, section 4.2).
 //!
 //! A promise holds after the death of the process once `flush` has returned, and after a loss of power once `checkpoint` or
 //! `close` has.
@@ -21,6 +22,8 @@ pub(crate) struct StoredNumber {
     pub(crate) number: u64,
     pub(crate) body: u64,
     pub(crate) len: usize,
+    /// Until when it is fresh, in milliseconds since the epoch.
+    pub(crate) fresh_until_ms: u64,
 }
 
 /// What a lookup found.

@@ -10,7 +10,9 @@ use rt::net::{SocketAddress, StreamSocket};
 use rt::simulation::{clock, count_fault};
 
 use super::h2_stream::H2Stream;
-use super::invariants::{AskedKind, AskedRequest, PATIENCE_SECONDS, check_response, upload};
+use super::invariants::{
+    AskedKind, AskedRequest, JudgedWeather, PATIENCE_SECONDS, ProxiedWay, check_response, upload,
+};
 use super::ledger::{CacheFlavour, FILES, PurgeTimes, RESOURCES, VARIANTS, WorkloadLedger};
 use super::message::{BodyEnd, MessageHead, MessageStream};
 use crate::chance::SeededChance;
@@ -27,6 +29,10 @@ pub(crate) struct ClientPlan {
     pub(crate) is_slow: bool,
     /// Some do what no client should.
     pub(crate) are_hostile: bool,
+    /// They do not wait long between requests.
+    pub(crate) are_crowd: bool,
+    /// Nothing is evicted from the cache.
+    pub(crate) has_room: bool,
 }
 
 /// What clients do besides asking.
@@ -53,10 +59,11 @@ impl SimulatedClient {
     pub(crate) async fn run(mut self) {
         let mut left = self.plan.requests;
         while left > 0 {
-            rt::sleep(Duration::from_millis(self.chance.below(3_000) as u64)).await;
+            let longest = if self.plan.are_crowd { 200 } else { 3_000 };
+            rt::sleep(Duration::from_millis(self.chance.below(longest) as u64)).await;
             let most = 1 + self.chance.below(left);
             let patience = Duration::from_secs(PATIENCE_SECONDS * most as u64);
-            match rt::timeout(patience, self.connection(most)).await {
+            match rt::timeout(patience, self.visit(most)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
                     self.ledger.count("connection failed");
@@ -78,6 +85,15 @@ impl SimulatedClient {
         self.ledger.state().clients_left -= 1;
     }
 
+    /// A connection of one kind or another.
+    async fn visit(&mut self, requests: usize) -> io::Result<()> {
+        match self.chance.below(12) {
+            0 if !self.cuts.has("stream") => self.pass_through_stream().await,
+            1 if !self.cuts.has("datagrams") => self.exchange_datagrams().await,
+            _ => self.connection(requests).await,
+        }
+    }
+
     /// A connection with this number of requests.
     async fn connection(&mut self, requests: usize) -> io::Result<()> {
         let address = SocketAddress::Inet(self.plan.server);
@@ -97,10 +113,9 @@ impl SimulatedClient {
             if !self.ask(&mut stream, leaves).await? {
                 return Ok(());
             }
-            rt::sleep(Duration::from_millis(
-                *self.chance.choose(&[0, 0, 1, 50, 2_000]),
-            ))
-            .await;
+            let longest = if self.plan.are_crowd { 100 } else { 2_000 };
+            let pause = *self.chance.choose(&[0, 0, 1, 50, longest]);
+            rt::sleep(Duration::from_millis(pause)).await;
         }
         Ok(())
     }
@@ -131,19 +146,23 @@ impl SimulatedClient {
             false => self.chance.below(RESOURCES),
         };
         let flavour = *self.chance.choose(&CacheFlavour::ALL);
-        let kind = match self.chance.below(20) {
-            0 | 1 => AskedKind::Return(self.chance.once_in(2)),
-            2 | 3 => AskedKind::File(self.chance.below(FILES)),
-            4 | 5 => AskedKind::Proxied(resource),
-            6 => AskedKind::Limited(resource, self.chance.once_in(2)),
-            7..=10 => AskedKind::Cached(CacheFlavour::Plain, resource),
-            11..=13 => AskedKind::Cached(CacheFlavour::Stale, resource),
-            _ => AskedKind::Cached(flavour, resource),
+        let way = *self.chance.choose(&ProxiedWay::ALL);
+        let crowd = self.ledger.crowd.filter(|_| !self.chance.once_in(5));
+        let kind = match (crowd, self.chance.below(20)) {
+            (Some(flavour), _) => AskedKind::Cached(flavour, self.ledger.hot),
+            (None, 0 | 1) => AskedKind::Return(self.chance.once_in(2)),
+            (None, 2 | 3) => AskedKind::File(self.chance.below(FILES)),
+            (None, 4) => AskedKind::Proxied(resource, ProxiedWay::Plain),
+            (None, 5 | 6) => AskedKind::Proxied(resource, way),
+            (None, 7) => AskedKind::Limited(resource, self.chance.once_in(2)),
+            (None, 8..=10) => AskedKind::Cached(CacheFlavour::Plain, resource),
+            (None, 11..=13) => AskedKind::Cached(CacheFlavour::Stale, resource),
+            (None, _) => AskedKind::Cached(flavour, resource),
         };
         let name = match kind {
             AskedKind::Return(_) => "return",
             AskedKind::File(_) => "file",
-            AskedKind::Proxied(_) => "proxied",
+            AskedKind::Proxied(_, way) => way.name(),
             AskedKind::Limited(..) => "limited",
             AskedKind::Cached(flavour, _) => flavour.name(),
         };
@@ -160,12 +179,15 @@ impl SimulatedClient {
     fn draw_request(&mut self) -> (AskedRequest, bool) {
         let kind = self.draw_kind();
         let uploads = self.chance.once_in(3) && !self.cuts.has("uploads");
-        let uploads = uploads && matches!(kind, AskedKind::Proxied(_));
-        let purges = self.chance.once_in(16) && !self.cuts.has("purges");
+        let uploads = uploads && matches!(kind, AskedKind::Proxied(..));
+        let purges_in = if self.plan.are_crowd { 6 } else { 16 };
+        let purges = self.chance.once_in(purges_in) && !self.cuts.has("purges");
         // Slices have keys that a client does not know.
         let has_key =
             matches!(kind, AskedKind::Cached(flavour, _) if flavour != CacheFlavour::Slice);
-        let mode = *self.chance.choose(&[PurgeMode::Hard, PurgeMode::Soft]);
+        let mode = *self
+            .chance
+            .choose(&[PurgeMode::Hard, PurgeMode::Soft, PurgeMode::Soft]);
         let purge = (purges && has_key).then_some(mode);
         let is_head =
             self.chance.once_in(10) && !self.cuts.has("heads") && !uploads && purge.is_none();
@@ -174,11 +196,10 @@ impl SimulatedClient {
             AskedKind::Cached(CacheFlavour::Parts | CacheFlavour::Slice, _) => true,
             // They may have fetches of their own: not where single fetches are counted.
             AskedKind::Cached(..) => !self.plan.is_calm,
-            AskedKind::Return(_) | AskedKind::Proxied(_) | AskedKind::Limited(..) => false,
+            AskedKind::Return(_) | AskedKind::Proxied(..) | AskedKind::Limited(..) => false,
         };
         let ranges = self.chance.once_in(3) && !self.cuts.has("ranges");
-        let from = self.chance.below(5_000) as u64;
-        let to = from + self.chance.below(70_000) as u64;
+        let (from, to) = self.draw_range();
         let asked = AskedRequest {
             kind,
             is_head,
@@ -188,8 +209,25 @@ impl SimulatedClient {
             upload: None,
             started: 0,
             purged: PurgeTimes::default(),
+            latest_hit: 0,
         };
         (asked, uploads)
+    }
+
+    /// The first and the last byte of a range. In a crowd they are few, so that one client's range is what another one lacks.
+    fn draw_range(&mut self) -> (u64, u64) {
+        let length = match self.plan.are_crowd {
+            true => 10_000,
+            false => 0,
+        };
+        let (from, to) = match length {
+            0 => (self.chance.below(5_000), self.chance.below(70_000)),
+            _ => (
+                length * self.chance.below(4),
+                length * (1 + self.chance.below(3)) - 1,
+            ),
+        };
+        (from as u64, (from + to) as u64)
     }
 
     /// The head of a request, without the empty line.
@@ -197,7 +235,7 @@ impl SimulatedClient {
         let path = match asked.kind {
             AskedKind::Return(_) => "/return".to_owned(),
             AskedKind::File(number) => format!("/file{number}"),
-            AskedKind::Proxied(number) => format!("/p/{number}"),
+            AskedKind::Proxied(number, way) => format!("/{}/{number}", way.letter()),
             AskedKind::Limited(number, is_paced) => {
                 format!("/{}/{number}", if is_paced { 'q' } else { 'n' })
             }
@@ -220,6 +258,9 @@ impl SimulatedClient {
             _ => "simulated",
         };
         let mut text = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n");
+        if matches!(asked.kind, AskedKind::Cached(..)) {
+            text += &format!("X-Asked: {}\r\n", asked.started);
+        }
         if matches!(asked.kind, AskedKind::Cached(CacheFlavour::Vary, _)) {
             text += &format!("X-Variant: {}\r\n", asked.variant);
         }
@@ -235,13 +276,21 @@ impl SimulatedClient {
         asked.started = clock::nanos();
         if let AskedKind::Cached(flavour, resource) = asked.kind {
             let known = self.ledger.state();
-            let purged = known.purged.get(&(flavour, resource)).copied();
+            let thing = (flavour, resource);
+            let purged = known.purged.get(&thing).copied();
+            let latest_hit = known.latest_hit.get(&thing).copied();
             drop(known);
             asked.purged = purged.unwrap_or_default();
+            asked.latest_hit = latest_hit.unwrap_or_default();
             if asked.purge.is_some() {
                 self.ledger.note_purging(flavour, resource);
             }
         }
+        self.ledger.state().asked += match asked.kind {
+            AskedKind::Proxied(_, way) => way.requests(),
+            _ => 1,
+        };
+        rt::simulation::note(|| format!("asks {asked:?}"));
         self.send(stream, &mut asked, uploads).await?;
         if leaves {
             count_fault("client leaves");
@@ -273,11 +322,23 @@ impl SimulatedClient {
             self.ledger
                 .note_purged(flavour, resource, mode, asked.started);
         }
-        let calm = (self.plan.is_calm, self.plan.is_slow);
-        if let Err(text) = check_response(&self.ledger, asked, head, body, calm) {
+        let weather = JudgedWeather {
+            is_calm: self.plan.is_calm,
+            is_slow: self.plan.is_slow,
+            has_room: self.plan.has_room,
+        };
+        rt::simulation::note(|| {
+            let (first, number) = (&head.first, head.number("x-number"));
+            let state = head.field("x-cache");
+            format!("{first} with {number:?}, {state:?}, for {asked:?}")
+        });
+        if let Err(text) = check_response(&self.ledger, asked, head, body, weather) {
             self.ledger.violate(text);
         }
         self.ledger.count("responses");
+        if let (AskedKind::Proxied(_, way), Some(200)) = (asked.kind, head.status()) {
+            self.ledger.count(way.name());
+        }
         if let Some(state) = head.field("x-cache") {
             self.ledger.count(match state {
                 "HIT" => "HIT",

@@ -24,6 +24,15 @@
 //!   `limit_req` allow.
 //! - **W14, a request is answered by its server**: by the one whose name is in `Host`, and with its own variant (RFC 9110,
 //!   section 12.5.5: what `Vary` names selects the response).
+//! - **W15, a cache does not go back**: in calm weather, with room in the cache, a request that begins when a client has got a
+//!   response as a hit does not get an older one as a hit (RFC 9111, section 4: of several the most recent one).
+//! - **W16, `stream` passes on what it gets**: in order and unchanged, its end too; a client of datagrams gets answers to its own,
+//!   and, in calm weather, to each.
+//! - **W17, it recovers**: when the weather has become calm and the last client has gone, each location answers a request.
+//! - **W18, nothing is left and nothing grows**: the gauges of `prometheus` are zero then, idle connections are no more than
+//!   `keepalive`, the store no larger than `max_size` allows, tasks no more than those of an idle loop.
+//! - **W19, what was asked was counted**: in calm weather the server has begun as many requests as clients have sent, and given
+//!   its upstream servers as many as came to the origin.
 
 use cache::PurgeMode;
 
@@ -50,10 +59,58 @@ pub(crate) enum AskedKind {
     /// A text of the configuration: that of the first server, or of the second.
     Return(bool),
     File(usize),
-    Proxied(usize),
+    Proxied(usize, ProxiedWay),
     /// Behind `limit_conn`, or `limit_req`.
     Limited(usize, bool),
     Cached(CacheFlavour, usize),
+}
+
+/// How a request gets to the origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProxiedWay {
+    Plain,
+    /// The origin's name is asked for by DNS.
+    ByName,
+    /// Through another server of the configuration: over TLS, or over QUIC.
+    Tls,
+    Quic,
+}
+
+impl ProxiedWay {
+    pub(crate) const ALL: [ProxiedWay; 4] = [
+        ProxiedWay::Plain,
+        ProxiedWay::ByName,
+        ProxiedWay::Tls,
+        ProxiedWay::Quic,
+    ];
+
+    /// What its paths begin with.
+    pub(crate) fn letter(self) -> char {
+        match self {
+            ProxiedWay::Plain => 'p',
+            ProxiedWay::ByName => 'd',
+            ProxiedWay::Tls => 't',
+            ProxiedWay::Quic => 'h',
+        }
+    }
+
+    /// Its name as a cut.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            ProxiedWay::Plain => "proxied",
+            ProxiedWay::ByName => "by name",
+            ProxiedWay::Tls => "tls",
+            ProxiedWay::Quic => "quic",
+        }
+    }
+
+    /// How many requests the server begins for one of a client.
+    pub(crate) fn requests(self) -> u64 {
+        match self {
+            ProxiedWay::Plain | ProxiedWay::ByName => 1,
+            ProxiedWay::Tls | ProxiedWay::Quic => 2,
+        }
+    }
 }
 
 /// A request of a client.
@@ -69,6 +126,18 @@ pub(crate) struct AskedRequest {
     pub(crate) started: u64,
     /// When the last purges of it had been sent that were answered when this request began.
     pub(crate) purged: PurgeTimes,
+    /// The latest response that a client had got as a hit by then, by its number.
+    pub(crate) latest_hit: usize,
+}
+
+/// What there is besides a response to judge it by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JudgedWeather {
+    /// Nothing has gone wrong that was put in.
+    pub(crate) is_calm: bool,
+    pub(crate) is_slow: bool,
+    /// Nothing is evicted.
+    pub(crate) has_room: bool,
 }
 
 /// How exact times are: how long a head may be under way.
@@ -88,14 +157,15 @@ pub(crate) fn lifetime(policy: CachePolicy) -> Option<u64> {
     }
 }
 
-/// Judges a response, complete or not. `is_calm`: nothing has gone wrong that was put in.
+/// Judges a response, complete or not.
 pub(crate) fn check_response(
     ledger: &WorkloadLedger,
     asked: &AskedRequest,
     head: &MessageHead,
     (body, end): (&[u8], BodyEnd),
-    (is_calm, is_slow): (bool, bool),
+    weather: JudgedWeather,
 ) -> Result<(), String> {
+    let is_calm = weather.is_calm;
     let Some(status) = head.status() else {
         return Err(format!("W11: {asked:?} got {:?}", head.first));
     };
@@ -127,12 +197,47 @@ pub(crate) fn check_response(
     }
     let whole = whole_body(ledger, asked, head)?;
     check_body(asked, status, head, &whole, (body, end))?;
+    if is_calm && end == BodyEnd::Cut && !may_be_cut(asked.kind) {
+        return Err(format!("W11: the body of {asked:?} was cut"));
+    }
     match asked.kind {
         AskedKind::Cached(flavour, resource) => {
-            check_caching(ledger, asked, (flavour, resource), head, is_slow)
+            check_caching(ledger, asked, (flavour, resource), head, weather.is_slow)?;
+            check_order(ledger, asked, (flavour, resource), head, (weather, end))
         }
         _ => Ok(()),
     }
+}
+
+/// What is made of parts ends early where the origin has another version by then.
+fn may_be_cut(kind: AskedKind) -> bool {
+    matches!(
+        kind,
+        AskedKind::Cached(CacheFlavour::Parts | CacheFlavour::Slice, _)
+    )
+}
+
+/// W15.
+fn check_order(
+    ledger: &WorkloadLedger,
+    asked: &AskedRequest,
+    thing: (CacheFlavour, usize),
+    head: &MessageHead,
+    (weather, end): (JudgedWeather, BodyEnd),
+) -> Result<(), String> {
+    let is_ordered = matches!(thing.0, CacheFlavour::Plain | CacheFlavour::Apart);
+    let is_hit = head.field("x-cache") == Some("HIT");
+    let number = head.number("x-number").unwrap_or(0) as usize;
+    if !is_ordered || !is_hit || !weather.is_calm || !weather.has_room {
+        return Ok(());
+    }
+    if number < asked.latest_hit {
+        return Err(format!("W15: {asked:?} got response {number} after it"));
+    }
+    if end == BodyEnd::Complete {
+        ledger.state().note_hit(thing, number);
+    }
+    Ok(())
 }
 
 fn count_status(ledger: &WorkloadLedger, status: u16) {
@@ -156,7 +261,7 @@ fn whole_body(
     Ok(match asked.kind {
         AskedKind::Return(is_second) => return_text(is_second).as_bytes().to_vec(),
         AskedKind::File(number) => content(FILE_SALT + number as u64, 0, ledger.files[number]),
-        AskedKind::Proxied(number)
+        AskedKind::Proxied(number, _)
         | AskedKind::Limited(number, _)
         | AskedKind::Cached(_, number) => {
             let Some(version) = head.number("x-version") else {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cache::PurgeMode;
 use rt::simulation::clock;
 
+use super::probe::ProbedMetrics;
 use crate::chance::SeededChance;
 
 /// How many resources the origin has, and how many files the server has.
@@ -51,15 +52,18 @@ pub(crate) enum CacheFlavour {
     Vary,
     /// `slice`.
     Slice,
+    /// `proxy_cache_lock off`: each miss has a fetch of its own.
+    Apart,
 }
 
 impl CacheFlavour {
-    pub(crate) const ALL: [CacheFlavour; 5] = [
+    pub(crate) const ALL: [CacheFlavour; 6] = [
         CacheFlavour::Plain,
         CacheFlavour::Stale,
         CacheFlavour::Parts,
         CacheFlavour::Vary,
         CacheFlavour::Slice,
+        CacheFlavour::Apart,
     ];
 
     /// What its paths begin with.
@@ -70,6 +74,7 @@ impl CacheFlavour {
             CacheFlavour::Parts => 'r',
             CacheFlavour::Vary => 'v',
             CacheFlavour::Slice => 'l',
+            CacheFlavour::Apart => 'u',
         }
     }
 
@@ -81,6 +86,7 @@ impl CacheFlavour {
             CacheFlavour::Parts => "parts",
             CacheFlavour::Vary => "vary",
             CacheFlavour::Slice => "slice",
+            CacheFlavour::Apart => "apart",
         }
     }
 
@@ -103,6 +109,8 @@ pub(crate) struct OriginResource {
     pub(crate) has_etag: bool,
     /// Ranges of it can be asked for.
     pub(crate) has_ranges: bool,
+    /// `If-Range` is understood: otherwise a part is given of whatever there is now, as some origins do.
+    pub(crate) has_if_range: bool,
     /// How long its head takes, in milliseconds.
     pub(crate) delay_ms: u64,
     /// The longest pause between two pieces of its body, in milliseconds: it may take longer to come than it is fresh.
@@ -135,9 +143,33 @@ impl OriginResource {
             policy: *chance.choose(&policies),
             has_etag: chance.once_in(2),
             has_ranges: !chance.once_in(3),
+            has_if_range: !chance.once_in(3),
             delay_ms: *chance.choose(&[0, 0, 1, 30, 400]),
             pause_ms: *chance.choose(&[0, 0, 900]),
             changes: *chance.choose(&[1, 3, 1000]),
+        }
+    }
+
+    /// One at which the clients of a crowd meet: under way for long, and soon stale.
+    fn of_crowd(flavour: CacheFlavour, chance: &mut SeededChance) -> OriginResource {
+        let is_in_parts = matches!(flavour, CacheFlavour::Parts | CacheFlavour::Slice);
+        let lives_long = flavour == CacheFlavour::Apart || chance.once_in(3);
+        OriginResource {
+            len: match is_in_parts {
+                true => 66_000,
+                false => *chance.choose(&[100, 5_000, 20_000]),
+            },
+            framing: BodyFraming::Length,
+            policy: CachePolicy::MaxAge(if lives_long { 300 } else { 2 }),
+            has_etag: is_in_parts || !chance.once_in(4),
+            has_ranges: true,
+            has_if_range: !chance.once_in(3),
+            delay_ms: *chance.choose(&[0, 30, 400]),
+            pause_ms: *chance.choose(&[0, 60, 600]),
+            changes: match flavour {
+                CacheFlavour::Apart => 1,
+                _ => *chance.choose(&[1, 3, 1000]),
+            },
         }
     }
 }
@@ -181,6 +213,8 @@ pub(crate) struct WorkloadLedger {
     pub(crate) origin_is_moody: bool,
     /// What half of the requests are for, so that clients meet.
     pub(crate) hot: usize,
+    /// How most of the requests of a crowd ask for it.
+    pub(crate) crowd: Option<CacheFlavour>,
     state: Mutex<LedgerState>,
 }
 
@@ -197,6 +231,15 @@ pub(crate) struct LedgerState {
     pub(crate) doubled: Vec<String>,
     /// When the last purge of each kind that was answered had been sent.
     pub(crate) purged: BTreeMap<(CacheFlavour, usize), PurgeTimes>,
+    /// When the last purge of it was sent.
+    purging: BTreeMap<(CacheFlavour, usize), u64>,
+    /// The latest response of each thing that a client has got whole as a hit.
+    pub(crate) latest_hit: BTreeMap<(CacheFlavour, usize), usize>,
+    /// How many requests clients have sent, and how many the origin has got.
+    pub(crate) asked: u64,
+    pub(crate) heard: u64,
+    /// Those of them that came by the origin's name.
+    pub(crate) named: u64,
     /// Requests under way at the origin that `limit_conn` lets through, and the most of them.
     pub(crate) limited_now: usize,
     pub(crate) limited_most: usize,
@@ -206,14 +249,18 @@ pub(crate) struct LedgerState {
     pub(crate) counts: BTreeMap<&'static str, u64>,
     pub(crate) clients_left: usize,
     pub(crate) stops_origin: bool,
+    /// The last client is to begin, the origin is in no mood any more, and what the last client has got.
+    pub(crate) probes: bool,
+    pub(crate) origin_rests: bool,
+    pub(crate) probed: Option<ProbedMetrics>,
 }
 
 impl WorkloadLedger {
-    /// `is_storm`: what half of the requests are for is such that clients meet stale responses and renew them.
+    /// In a storm, what half of the requests are for is such that clients meet stale responses and renew them.
     pub(crate) fn draw(
         chance: &mut SeededChance,
         is_moody: bool,
-        is_storm: bool,
+        (is_storm, is_crowd): (bool, bool),
     ) -> Arc<WorkloadLedger> {
         let state = LedgerState {
             versions: vec![1; 2 * RESOURCES],
@@ -232,16 +279,22 @@ impl WorkloadLedger {
                 policy: CachePolicy::MaxAge(2),
                 has_etag: true,
                 has_ranges: true,
+                has_if_range: true,
                 delay_ms: 400,
                 pause_ms: 500,
                 changes: 3,
             };
+        }
+        let crowd = is_crowd.then(|| *chance.choose(&CacheFlavour::ALL));
+        if let Some(flavour) = crowd {
+            resources[hot] = OriginResource::of_crowd(flavour, chance);
         }
         Arc::new(WorkloadLedger {
             resources,
             files: (0..FILES).map(|_| *chance.choose(&LENGTHS)).collect(),
             origin_is_moody: is_moody,
             hot,
+            crowd,
             state: Mutex::new(state),
         })
     }
@@ -279,9 +332,15 @@ impl WorkloadLedger {
     /// A purge is sent: from now on requests need not join what is under way.
     pub(crate) fn note_purging(&self, flavour: CacheFlavour, resource: usize) {
         let mut state = self.state();
+        state.purging.insert((flavour, resource), clock::nanos());
         for fetch in &mut state.fetches {
             fetch.is_purged |= fetch.thing.0 == flavour && fetch.thing.1 == resource;
         }
+    }
+
+    /// Another process takes over: it joins nothing that is under way at the origin.
+    pub(crate) fn note_upgrade(&self) {
+        self.state().latest_hit.clear();
     }
 
     /// The process has died. What it was asked to purge may be back, since it has not said when that is on the disk; and it
@@ -289,10 +348,19 @@ impl WorkloadLedger {
     pub(crate) fn note_crash(&self) {
         let mut state = self.state();
         state.purged.clear();
+        state.latest_hit.clear();
         state
             .fetches
             .iter_mut()
             .for_each(|fetch| fetch.is_purged = true);
+    }
+}
+
+impl LedgerState {
+    /// A client has got a response whole, as a hit.
+    pub(crate) fn note_hit(&mut self, thing: (CacheFlavour, usize), number: usize) {
+        let latest = self.latest_hit.entry(thing).or_default();
+        *latest = number.max(*latest);
     }
 }
 
@@ -303,7 +371,8 @@ pub(crate) struct FetchGuard {
 }
 
 impl FetchGuard {
-    pub(crate) fn new(ledger: &Arc<WorkloadLedger>, thing: CachedThing) -> FetchGuard {
+    /// A fetch whose first client has sent its request at `asked`.
+    pub(crate) fn new(ledger: &Arc<WorkloadLedger>, thing: CachedThing, asked: u64) -> FetchGuard {
         let (flavour, resource, _) = thing;
         let counts = flavour.fetches_once() && ledger.resources[resource].policy.is_shared();
         let now = clock::nanos();
@@ -312,7 +381,11 @@ impl FetchGuard {
             let is_fresh = fetch.fresh_until.is_none_or(|until| now < until);
             fetch.thing == thing && is_fresh && !fetch.is_purged
         };
-        if counts && state.fetches.iter().any(|fetch| is_joinable(&fetch)) {
+        // It may have begun before a purge, and have come to the origin after it: then it is none of those that may be joined,
+        // and need not have joined one that has begun since.
+        let purging = state.purging.get(&(flavour, resource));
+        let is_purged = purging.is_some_and(|sent| *sent >= asked);
+        if counts && !is_purged && state.fetches.iter().any(|fetch| is_joinable(&fetch)) {
             let text = format!("{thing:?} is fetched twice at once at {now}");
             state.doubled.push(text);
         }
@@ -322,7 +395,7 @@ impl FetchGuard {
             number,
             thing,
             fresh_until: None,
-            is_purged: false,
+            is_purged,
         });
         drop(state);
         FetchGuard {

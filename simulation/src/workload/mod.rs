@@ -1,11 +1,16 @@
 //! A run: a server, an origin and clients by a seed, and what is asked of them at the end.
 
+mod certificate;
 mod client;
+mod configuration;
+mod echo;
 mod h2_stream;
 mod invariants;
 mod ledger;
 mod message;
 mod origin;
+mod probe;
+mod stream_client;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,14 +28,15 @@ use crate::server::{SimulatedServer, start_loop};
 use crate::store::disk_states::CrashPoint;
 use crate::store::write_image;
 use client::{ClientPlan, SimulatedClient};
-use invariants::{
-    FILE_SALT, LIMIT_BURST, LIMIT_CONNECTIONS, LIMIT_RATE, PATIENCE_SECONDS, VALID_SECONDS,
-    return_text,
-};
+use configuration::configuration;
+use invariants::{FILE_SALT, PATIENCE_SECONDS};
 use ledger::{WorkloadLedger, content};
 
 /// When files were last changed, after the epoch.
 const FILES_AGE: Duration = Duration::from_secs(1_700_000_000);
+
+/// The most tasks of a loop without clients: those that accept, and those of idle connections and modules.
+const TASKS_MOST: u64 = 60;
 
 /// The most steps of a run: more means that something turns in circles.
 const MOST_STEPS: u64 = 3_000_000;
@@ -57,6 +63,12 @@ struct RunPlan {
     reloads: usize,
     /// The process dies once, and whether what was not on the disk is lost.
     crash: Option<bool>,
+    /// A successor takes over once.
+    upgrades: bool,
+    /// The clients meet at one resource.
+    is_crowd: bool,
+    /// One wait for the disk in this number is long.
+    slow_disk: u64,
     /// The disk is full for a while.
     fills_disk: bool,
     /// The cache has room for a few objects only.
@@ -66,8 +78,10 @@ struct RunPlan {
     weather: NetworkWeather,
 }
 
-/// In one seed of this number all faults are put in.
+/// In one seed of this number all faults are put in. The odd ones are crowds.
 const STORMS: u64 = 4;
+/// How many clients, and requests of each, a crowd has at least.
+const CROWD: (usize, usize) = (6, 20);
 
 impl RunPlan {
     fn draw(seed: u64, chance: &mut SeededChance, cuts: &RunCuts) -> RunPlan {
@@ -77,6 +91,7 @@ impl RunPlan {
             breaks: *chance.choose(&[0, 6, 12, 40]),
             refusals: *chance.choose(&[0, 10, 30]),
             is_slow: chance.once_in(2),
+            losses: *chance.choose(&[0, 5, 30]),
         };
         let weather = match (is_calm, is_storm) {
             (true, _) => NetworkWeather::CALM,
@@ -84,6 +99,7 @@ impl RunPlan {
                 breaks: 8,
                 refusals: 10,
                 is_slow: true,
+                losses: 10,
             },
             (false, false) => drawn,
         };
@@ -97,8 +113,15 @@ impl RunPlan {
             fills_disk: chance.once_in(6) && !is_calm,
             has_small_cache: chance.once_in(3),
             shifts_wall: chance.once_in(6) && !is_calm && !is_storm,
+            upgrades: chance.once_in(4),
+            is_crowd: !seed.is_multiple_of(2),
+            slow_disk: *chance.choose(&[4, 64, 64]),
             weather,
         };
+        if plan.is_crowd {
+            plan.clients = plan.clients.max(CROWD.0);
+            plan.requests = plan.requests.max(CROWD.1);
+        }
         if is_storm {
             (plan.clients, plan.requests) = (10, 24);
             (plan.reloads, plan.fills_disk) = (plan.reloads.max(1), true);
@@ -124,7 +147,9 @@ impl RunPlan {
         if cuts.has("loops") {
             self.loops = 1;
         }
+        weather.losses *= u64::from(!cuts.has("losses"));
         self.crash = self.crash.filter(|_| !cuts.has("crash"));
+        self.upgrades &= !cuts.has("upgrade");
         let most = cuts.number("requests").unwrap_or(usize::MAX);
         self.requests = self.requests.min(most);
         self
@@ -158,6 +183,8 @@ struct WorkloadRun {
     /// The error logs and the panics of processes that have died.
     dead_log: String,
     dead_panics: u64,
+    /// A process that has a successor.
+    former: Option<SimulatedServer>,
 }
 
 impl WorkloadRun {
@@ -170,7 +197,11 @@ impl WorkloadRun {
         let mut chance = SeededChance::new(seed);
         let plan = RunPlan::draw(seed, &mut chance, cuts);
         let is_moody = !plan.is_calm && !cuts.has("moods");
-        let ledger = WorkloadLedger::draw(&mut chance, is_moody, seed.is_multiple_of(STORMS));
+        let ledger = WorkloadLedger::draw(
+            &mut chance,
+            is_moody,
+            (seed.is_multiple_of(STORMS), plan.is_crowd),
+        );
         let set_up = write_files(prefix, &ledger)
             .and_then(|()| fs::create_dir_all(prefix.join("cache0")))
             .and_then(|()| disk::start_recording(&prefix.join("cache0")));
@@ -179,6 +210,10 @@ impl WorkloadRun {
         let mut simulation = Simulation::start(seed ^ (schedule << 48), keeps_events);
         simulation::note(|| format!("{plan:?} {:?}", ledger.resources));
         network::set_weather(plan.weather);
+        simulation::set_slow_disk(plan.slow_disk);
+        configuration::ENCRYPTED
+            .into_iter()
+            .for_each(network::note_encrypted);
         let origins: Vec<SocketAddr> = [9001, 9002]
             .map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
             .into();
@@ -188,7 +223,7 @@ impl WorkloadRun {
             origin::run_origin(own, origins, origin_seed)
         });
         started.map_err(|error| error.to_string())?;
-        let text = configuration(prefix, plan.has_small_cache, 0, 0);
+        let text = configuration(prefix, plan.has_small_cache, (0, 0));
         let server = SimulatedServer::start(&mut simulation, plan.loops, prefix, &text)?;
         let client_plan = ClientPlan {
             server: SocketAddr::from(([127, 0, 0, 1], 8080)),
@@ -196,6 +231,8 @@ impl WorkloadRun {
             is_calm: plan.is_calm,
             is_slow: plan.weather.is_slow,
             are_hostile: !plan.is_calm,
+            are_crowd: plan.is_crowd,
+            has_room: !plan.has_small_cache,
         };
         let seeds: Vec<u64> = (0..plan.clients).map(|_| chance.number()).collect();
         let seeds = seeds.into_iter().enumerate();
@@ -219,6 +256,7 @@ impl WorkloadRun {
             directory: 0,
             dead_log: String::new(),
             dead_panics: 0,
+            former: None,
         })
     }
 
@@ -249,13 +287,18 @@ impl WorkloadRun {
             self.pause();
             self = self.crash(loses_power)?;
         }
+        if self.plan.upgrades {
+            self.pause();
+            self = self.upgrade()?;
+        }
         for _ in 0..self.plan.reloads {
             self.pause();
             simulation::count_fault("reload");
             simulation::note(|| "reload".to_owned());
             self.generation += 1;
             let small = self.plan.has_small_cache;
-            let text = configuration(self.server.prefix(), small, self.generation, self.directory);
+            let numbers = (self.generation, self.directory);
+            let text = configuration(self.server.prefix(), small, numbers);
             self.server.apply(&text)?;
             if self.plan.shifts_wall {
                 simulation::count_fault("wall clock set");
@@ -283,7 +326,7 @@ impl WorkloadRun {
         ledger.note_crash();
         let (generation, directory) = (generation + 1, directory + 1);
         let prefix = server.prefix().to_owned();
-        let text = configuration(&prefix, self.plan.has_small_cache, generation, directory);
+        let text = configuration(&prefix, self.plan.has_small_cache, (generation, directory));
         let recover = || {
             let changes = disk::take_recording();
             let state = CrashPoint::after(&changes).draw_state(loses_power, &mut chance);
@@ -303,7 +346,51 @@ impl WorkloadRun {
             plan: self.plan,
             dead_log: self.dead_log + &log,
             dead_panics: self.dead_panics + panics,
+            former: self.former,
         })
+    }
+
+    /// A successor gets the sockets and the idle connections, and the store when its predecessor leaves it.
+    fn upgrade(mut self) -> Result<WorkloadRun, String> {
+        simulation::count_fault("upgrade");
+        simulation::note(|| "upgrade".to_owned());
+        self.ledger.note_upgrade();
+        self.generation += 1;
+        let numbers = (self.generation, self.directory);
+        let text = configuration(self.server.prefix(), self.plan.has_small_cache, numbers);
+        let (server, former) = self.server.upgrade(&mut self.simulation, &text)?;
+        Ok(WorkloadRun {
+            server,
+            former: Some(former),
+            ..self
+        })
+    }
+
+    /// W17 to W19: the weather is calm again, and what the server says of itself fits.
+    fn check_recovery(&mut self) {
+        network::set_weather(NetworkWeather::CALM);
+        simulation::set_slow_disk(64);
+        self.ledger.state().probes = true;
+        let ledger = Arc::clone(&self.ledger);
+        let patience = Duration::from_secs(4 * PATIENCE_SECONDS);
+        let end = self
+            .simulation
+            .run_until(patience, MOST_STEPS, || ledger.state().probed.is_some());
+        let probed = ledger.state().probed.take();
+        let Some(probed) = probed else {
+            return ledger.violate(format!("W17: the last client has no end: {end:?}"));
+        };
+        let has_one_process = self.plan.crash.is_none() && !self.plan.upgrades;
+        let counts = self.plan.is_calm && has_one_process;
+        let size = configuration::cache_bytes(self.plan.has_small_cache);
+        probe::check_gauges(&ledger, &probed, (self.server.loop_count(), size));
+        if counts {
+            probe::check_totals(&ledger, &probed, self.server.counters().requests);
+        }
+        let idle = self.server.tasks();
+        if idle > TASKS_MOST {
+            ledger.violate(format!("W18: an idle loop has {idle} tasks"));
+        }
     }
 
     /// After the last client: what is left must go, and is counted.
@@ -316,6 +403,7 @@ impl WorkloadRun {
             ));
         }
         check_counters(&mut self.simulation, &self.server, &ledger);
+        self.check_recovery();
         self.server.stop();
         ledger.state().stops_origin = true;
         let mut living = usize::MAX;
@@ -329,6 +417,10 @@ impl WorkloadRun {
             ledger.violate(format!(
                 "W8: loops {loops:?} and {wires} connections are left"
             ));
+        }
+        if let Some(former) = &mut self.former {
+            self.dead_log += &former.log_text();
+            self.dead_panics += former.panics();
         }
         let log = self.dead_log + &self.server.log_text();
         let faults = ["[alert]", "[emerg]", "panicked"];
@@ -382,7 +474,9 @@ fn report(ledger: &Arc<WorkloadLedger>, plan: RunPlan, steps: u64, log: String) 
     let doubled = std::mem::take(&mut state.doubled);
     let mut violations = std::mem::take(&mut state.violations);
     if plan.is_calm {
-        violations.extend(doubled.into_iter().map(|text| format!("W5: {text}")));
+        // A process does not know what another one fetches.
+        let doubled = doubled.into_iter().filter(|_| !plan.upgrades);
+        violations.extend(doubled.map(|text| format!("W5: {text}")));
         violations.extend(invariants::check_limits(&state));
     }
     if plan.shifts_wall {
@@ -419,13 +513,17 @@ async fn run_clients(
         };
         rt::spawn(client.run());
     }
-    while ledger.state().clients_left > 0 {
+    while !ledger.state().stops_origin {
+        if std::mem::take(&mut ledger.state().probes) {
+            rt::spawn(probe::probe(Arc::clone(&ledger), plan.server));
+        }
         rt::sleep(Duration::from_millis(50)).await;
     }
 }
 
 fn write_files(prefix: &Path, ledger: &WorkloadLedger) -> std::io::Result<()> {
     fs::create_dir_all(prefix.join("files"))?;
+    certificate::write_certificate(prefix)?;
     for (number, len) in ledger.files.iter().enumerate() {
         let path: PathBuf = prefix.join("files").join(format!("file{number}"));
         fs::write(&path, content(FILE_SALT + number as u64, 0, *len))?;
@@ -436,62 +534,4 @@ fn write_files(prefix: &Path, ledger: &WorkloadLedger) -> std::io::Result<()> {
             .set_modified(UNIX_EPOCH + FILES_AGE)?;
     }
     Ok(())
-}
-
-/// The configuration of each run, as users write it.
-fn configuration(
-    prefix: &Path,
-    has_small_cache: bool,
-    generation: usize,
-    directory: usize,
-) -> String {
-    let prefix = prefix.display();
-    let size = if has_small_cache { "1m" } else { "20m" };
-    let (first, second) = (return_text(false), return_text(true));
-    let cached = format!(
-        "proxy_pass http://origin; proxy_cache one; proxy_cache_lock on; proxy_cache_purge $purges;
-            proxy_cache_valid 200 206 {VALID_SECONDS}s; proxy_cache_revalidate on;
-            add_header X-Cache $upstream_cache_status;"
-    );
-    format!(
-        "events {{}}
-http {{
-    access_log off;
-    client_header_timeout 5s; client_body_timeout 5s; send_timeout 5s; keepalive_timeout 10s;
-    proxy_connect_timeout 2s; proxy_read_timeout 5s; proxy_send_timeout 5s;
-    proxy_http_version 1.1; proxy_set_header Connection \"\";
-    proxy_cache_path {prefix}/cache{directory} levels=1:2 keys_zone=one:1m max_size={size} inactive=10m;
-    map $request_method $purges {{ PURGE 1; default 0; }}
-    limit_conn_zone $server_port zone=at_once:1m;
-    limit_req_zone $server_port zone=paced:1m rate={LIMIT_RATE}r/s;
-    upstream origin {{ server 127.0.0.1:9001; server 127.0.0.1:9002; keepalive 4; }}
-    add_header X-Generation {generation} always;
-    server {{
-        listen 127.0.0.1:8080;
-        http2 on;
-        server_name simulated;
-        root {prefix}/files;
-        location = /return {{ return 200 '{first}'; }}
-        location = /purge {{ cache_purge one; }}
-        location /p/ {{ proxy_pass http://origin; }}
-        location /n/ {{ limit_conn at_once {LIMIT_CONNECTIONS}; proxy_pass http://origin; }}
-        location /q/ {{ limit_req zone=paced burst={LIMIT_BURST} nodelay; proxy_pass http://origin; }}
-        location /c/ {{ {cached} }}
-        location /s/ {{ {cached} proxy_cache_use_stale error timeout invalid_header updating; proxy_cache_background_update on; }}
-        location /r/ {{ {cached} proxy_cache_partial on; }}
-        location /v/ {{ {cached} }}
-        location /l/ {{
-            {cached} slice 16k; proxy_cache_key $uri$slice_range; proxy_set_header Range $slice_range;
-            proxy_set_header Connection \"\";
-        }}
-    }}
-    server {{
-        listen 127.0.0.1:8080;
-        http2 on;
-        server_name second.simulated;
-        location = /return {{ return 200 '{second}'; }}
-    }}
-}}
-"
-    )
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use rt::net::{SocketListener, StreamSocket};
 use rt::simulation::{clock, count_fault, network};
 
+use super::echo::start_echoes;
 use super::invariants::lifetime;
 use super::ledger::{
     BodyFraming, CacheFlavour, CachePolicy, FetchGuard, OriginResource, RESOURCES, SaidResponse,
@@ -41,6 +42,9 @@ enum OriginMood {
 /// Serves these addresses until the ledger says that it is over.
 pub(crate) async fn run_origin(ledger: Arc<WorkloadLedger>, addresses: Vec<SocketAddr>, seed: u64) {
     let mut seeds = SeededChance::new(seed);
+    if let Err(error) = start_echoes(&ledger, seeds.number()) {
+        return ledger.violate(format!("the echoes cannot listen: {error}"));
+    }
     for address in addresses {
         let socket = network::listen_at(address).and_then(SocketListener::from_fd);
         let socket = match socket {
@@ -79,7 +83,7 @@ async fn serve(
             break;
         }
         // At times it closes a connection that could be kept, as origins do.
-        if connection.chance.once_in(20) {
+        if connection.chance.once_in(20) && !connection.ledger.state().origin_rests {
             count_fault("origin closes an idle connection");
             break;
         }
@@ -101,6 +105,8 @@ struct AskedResource {
     letter: char,
     /// `X-Variant`, where responses vary by it.
     variant: usize,
+    /// When the client has asked that the fetch was begun for.
+    at: u64,
 }
 
 impl AskedResource {
@@ -115,6 +121,7 @@ impl AskedResource {
         Some(AskedResource {
             resource,
             letter,
+            at: head.number("x-asked").unwrap_or(0),
             variant: if letter == CacheFlavour::Vary.letter() {
                 variant
             } else {
@@ -169,8 +176,9 @@ enum GivenPart {
 
 impl GivenPart {
     /// What `Range` and `If-Range` say of a body of this length (RFC 9110, section 14.2). One range is understood.
-    fn of(head: &MessageHead, len: usize, etag: &str) -> GivenPart {
-        let is_same = head.field("if-range").is_none_or(|known| known == etag);
+    fn of(head: &MessageHead, is: OriginResource, etag: &str) -> GivenPart {
+        let len = is.len;
+        let is_same = !is.has_if_range || head.field("if-range").is_none_or(|known| known == etag);
         let asked = head
             .field("range")
             .and_then(|range| range.strip_prefix("bytes="));
@@ -192,8 +200,12 @@ impl GivenPart {
 }
 
 impl OriginConnection {
+    fn is_moody(&self) -> bool {
+        self.ledger.origin_is_moody && !self.ledger.state().origin_rests
+    }
+
     fn mood(&mut self) -> OriginMood {
-        if !self.ledger.origin_is_moody || !self.chance.once_in(6) {
+        if !self.is_moody() || !self.chance.once_in(6) {
             return OriginMood::Good;
         }
         let moods = [
@@ -218,6 +230,8 @@ impl OriginConnection {
         let (method, path) = (method.to_owned(), path.to_owned());
         let (upload, _) = self.stream.body(head, false, async |_| ()).await;
         let ledger = Arc::clone(&self.ledger);
+        ledger.state().heard += 1;
+        ledger.state().named += u64::from(path.starts_with("/d/"));
         let Some(asked) = AskedResource::of(&path, head, ledger.resources.len()) else {
             self.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
                 .await?;
@@ -226,7 +240,7 @@ impl OriginConnection {
         let thing = |flavour| (flavour, asked.resource, asked.variant);
         let fetch = asked
             .flavour()
-            .map(|flavour| FetchGuard::new(&ledger, thing(flavour)));
+            .map(|flavour| FetchGuard::new(&ledger, thing(flavour), asked.at));
         let _limited = (asked.letter == 'n').then(|| LimitedGuard::new(&ledger));
         if asked.letter == 'q' {
             ledger.state().paced.push(clock::nanos());
@@ -277,14 +291,15 @@ impl OriginConnection {
         let is_sliced = asked.flavour() == Some(CacheFlavour::Slice);
         // Where it changes between two slices the response is cut: not in calm weather.
         let changes = self.chance.once_in(is.changes)
-            && (!is_sliced || self.ledger.origin_is_moody && self.chance.once_in(8));
+            && (!is_sliced || self.is_moody() && self.chance.once_in(8));
         let (number, version) = self.note_said(asked, changes);
+        rt::simulation::note(|| format!("origin says {number}, version {version} of {asked:?}"));
         let etag = format!("\"{resource}-{variant}-{version}\"");
         // Slices are pieces of one version only where there is a validator (`slice` compares it).
         let has_etag = is.has_etag || is_sliced;
         let is_known = has_etag && head.field("if-none-match") == Some(&etag);
         let part = match has_etag && (is.has_ranges || is_sliced) && method == "GET" && !is_known {
-            true if is.len > 0 => GivenPart::of(head, is.len, &etag),
+            true if is.len > 0 => GivenPart::of(head, is, &etag),
             _ => GivenPart::Whole,
         };
         let status = match part {

@@ -13,6 +13,8 @@ use std::path::Path;
 
 /// Creates a file that must not exist, for reading and writing.
 pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
+    #[cfg(feature = "simulation")]
+    crate::simulation::pause_job();
     let mut options = OpenOptions::new();
     let options = options.read(true).write(true).create_new(true).mode(mode);
     let file = options.open(path)?;
@@ -23,6 +25,8 @@ pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
 
 /// Creates a file for writing, or empties the one that is there.
 pub fn create_empty(path: &Path, mode: u32) -> io::Result<File> {
+    #[cfg(feature = "simulation")]
+    crate::simulation::pause_job();
     let mut options = OpenOptions::new();
     let options = options.write(true).create(true).truncate(true).mode(mode);
     let file = options.open(path)?;
@@ -45,6 +49,8 @@ pub fn open_or_create(path: &Path, mode: u32) -> io::Result<File> {
 pub fn write_at(file: impl AsFd, mut bytes: &[u8], mut position: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         #[cfg(feature = "simulation")]
+        crate::simulation::pause_job();
+        #[cfg(feature = "simulation")]
         let bytes_now = crate::simulation::disk::allow_write(bytes)?;
         #[cfg(not(feature = "simulation"))]
         let bytes_now = bytes;
@@ -65,6 +71,8 @@ pub fn write_at(file: impl AsFd, mut bytes: &[u8], mut position: u64) -> io::Res
 
 /// Cuts or extends a file.
 pub fn set_len(file: impl AsFd, len: u64) -> io::Result<()> {
+    #[cfg(feature = "simulation")]
+    crate::simulation::pause_job();
     rustix::fs::ftruncate(&file, len)?;
     #[cfg(feature = "simulation")]
     crate::simulation::disk::note_len(&file, len);
@@ -73,6 +81,8 @@ pub fn set_len(file: impl AsFd, len: u64) -> io::Result<()> {
 
 /// Waits until the contents of a file, and its length, are on the disk.
 pub fn sync(file: impl AsFd) -> io::Result<()> {
+    #[cfg(feature = "simulation")]
+    crate::simulation::pause_job();
     rustix::fs::fdatasync(&file)?;
     #[cfg(feature = "simulation")]
     crate::simulation::disk::note_synced(&file);
@@ -81,6 +91,8 @@ pub fn sync(file: impl AsFd) -> io::Result<()> {
 
 /// Waits until the names in a directory are on the disk. To sync a file does not promise that it can be found.
 pub fn sync_directory(path: &Path) -> io::Result<()> {
+    #[cfg(feature = "simulation")]
+    crate::simulation::pause_job();
     rustix::fs::fsync(&File::open(path)?)?;
     #[cfg(feature = "simulation")]
     crate::simulation::disk::note_directory_synced();
@@ -89,6 +101,8 @@ pub fn sync_directory(path: &Path) -> io::Result<()> {
 
 /// Gives a file another name, in place of the file that has it.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    #[cfg(feature = "simulation")]
+    crate::simulation::pause_job();
     std::fs::rename(from, to)?;
     #[cfg(feature = "simulation")]
     crate::simulation::disk::note_renamed(from, to);
@@ -97,6 +111,8 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
 
 /// Removes a file.
 pub fn remove(path: &Path) -> io::Result<()> {
+    #[cfg(feature = "simulation")]
+    crate::simulation::pause_job();
     std::fs::remove_file(path)?;
     #[cfg(feature = "simulation")]
     crate::simulation::disk::note_removed(path);

@@ -63,6 +63,10 @@ pub struct OutgoingDatagrams<'a> {
 impl BatchedUdpSocket {
     /// Takes a bound UDP socket and sets its options.
     pub fn from_fd(fd: OwnedFd, segments: bool) -> io::Result<BatchedUdpSocket> {
+        #[cfg(feature = "simulation")]
+        if crate::simulation::is_running() {
+            return BatchedUdpSocket::simulated(fd);
+        }
         let state = UdpSocketState::new(UdpSockRef::from(&fd))?;
         Ok(BatchedUdpSocket {
             socket: UdpSocket::from_fd(fd)?,
@@ -116,6 +120,11 @@ impl BatchedUdpSocket {
             filled,
         } = buffers;
         self.socket.poll_system_io(IoInterest::Read, context, || {
+            #[cfg(feature = "simulation")]
+            if let Some(simulated) = self.socket.simulated() {
+                *filled = receive_simulated(simulated, &self.socket, memory, metas)?;
+                return Ok(());
+            }
             let mut chunks = memory.chunks_exact_mut(BUFFER_SIZE);
             let mut slices: [IoSliceMut<'_>; BUFFERS] =
                 std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
@@ -128,6 +137,14 @@ impl BatchedUdpSocket {
     /// Sends datagrams if the socket takes them now (`WouldBlock`). Any other error means that they are lost, which the
     /// protocol above repairs.
     pub fn try_send(&self, datagrams: &OutgoingDatagrams<'_>) -> io::Result<()> {
+        #[cfg(feature = "simulation")]
+        if let Some(simulated) = self.socket.simulated() {
+            let size = datagrams.size.unwrap_or(datagrams.content.len()).max(1);
+            for content in datagrams.content.chunks(size) {
+                simulated.send(content, Some(datagrams.to))?;
+            }
+            return Ok(());
+        }
         let transmit = Transmit {
             destination: datagrams.to,
             ecn: quinn_udp::EcnCodepoint::from_bits(datagrams.ecn),
@@ -145,6 +162,47 @@ impl BatchedUdpSocket {
     pub fn poll_writable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.socket.poll_writable(context)
     }
+}
+
+#[cfg(feature = "simulation")]
+impl BatchedUdpSocket {
+    fn simulated(fd: OwnedFd) -> io::Result<BatchedUdpSocket> {
+        // Options are those of another socket, which is bound to nothing: a unix socket has none of them.
+        let aside = rustix::net::socket(
+            rustix::net::AddressFamily::INET,
+            rustix::net::SocketType::DGRAM,
+            None,
+        )?;
+        Ok(BatchedUdpSocket {
+            socket: UdpSocket::from_fd(fd)?,
+            state: UdpSocketState::new(UdpSockRef::from(&aside))?,
+            segments: false,
+        })
+    }
+}
+
+/// Fills buffers with one datagram each; gives their number.
+#[cfg(feature = "simulation")]
+fn receive_simulated(
+    simulated: &crate::simulation::datagrams::SimulatedDatagrams,
+    socket: &UdpSocket,
+    memory: &mut [u8],
+    metas: &mut [RecvMeta; BUFFERS],
+) -> io::Result<usize> {
+    let mut filled = 0;
+    for (chunk, meta) in memory.chunks_exact_mut(BUFFER_SIZE).zip(metas.iter_mut()) {
+        match simulated.receive(socket, chunk) {
+            Ok((n, from)) => {
+                *meta = RecvMeta::default();
+                (meta.addr, meta.len, meta.stride) = (from, n, n.max(1));
+                meta.dst_ip = Some(simulated.own().ip());
+                filled += 1;
+            }
+            Err(_) if filled > 0 => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(filled)
 }
 
 /// Half a megabyte of memory.

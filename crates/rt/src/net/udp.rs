@@ -10,11 +10,15 @@ use rustix::net::{RecvFlags, SendFlags, SocketFlags, SocketType};
 use super::SocketAddress;
 use crate::event_loop;
 use crate::reactor::{IoInterest, Registration};
+#[cfg(feature = "simulation")]
+use crate::simulation::datagrams::SimulatedDatagrams;
 
 /// A datagram socket, UDP or unix, edge-triggered as [`super::StreamSocket`] is.
 pub struct UdpSocket {
     registration: OnceCell<Registration>,
     fd: OwnedFd,
+    #[cfg(feature = "simulation")]
+    simulated: Option<SimulatedDatagrams>,
 }
 
 impl UdpSocket {
@@ -23,12 +27,18 @@ impl UdpSocket {
         rustix::io::ioctl_fionbio(&fd, true)?;
         Ok(Self {
             registration: OnceCell::new(),
+            #[cfg(feature = "simulation")]
+            simulated: SimulatedDatagrams::of(&fd),
             fd,
         })
     }
 
     /// A socket bound to `address`.
     pub fn bind(address: &SocketAddress) -> io::Result<Self> {
+        #[cfg(feature = "simulation")]
+        if let Some(socket) = Self::bind_simulated(address, None) {
+            return socket;
+        }
         let socket = Self::unbound(address)?;
         rustix::net::bind(&socket.fd, &address.to_any()?)?;
         Ok(socket)
@@ -36,6 +46,10 @@ impl UdpSocket {
 
     /// A socket that sends to `address` and receives from there only.
     pub fn connect(address: &SocketAddress) -> io::Result<Self> {
+        #[cfg(feature = "simulation")]
+        if let Some(socket) = Self::bind_simulated(&UNBOUND, Some(address)) {
+            return socket;
+        }
         let socket = Self::unbound(address)?;
         rustix::net::connect(&socket.fd, &address.to_any()?)?;
         Ok(socket)
@@ -43,6 +57,10 @@ impl UdpSocket {
 
     /// As [`Self::connect`], from a local address.
     pub fn connect_from(address: &SocketAddress, from: &SocketAddress) -> io::Result<Self> {
+        #[cfg(feature = "simulation")]
+        if let Some(socket) = Self::bind_simulated(from, Some(address)) {
+            return socket;
+        }
         let socket = Self::bind(from)?;
         rustix::net::connect(&socket.fd, &address.to_any()?)?;
         Ok(socket)
@@ -67,6 +85,8 @@ impl UdpSocket {
         Ok(Self {
             registration: OnceCell::new(),
             fd,
+            #[cfg(feature = "simulation")]
+            simulated: None,
         })
     }
 
@@ -80,6 +100,11 @@ impl UdpSocket {
     /// Receives a datagram if there is one; the part that does not fit in `buf` is lost.
     pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddress)> {
         self.attempt(IoInterest::Read, || {
+            #[cfg(feature = "simulation")]
+            if let Some(simulated) = &self.simulated {
+                let received = simulated.receive(&self.fd, buf);
+                return received.map(|(n, from)| (n, from.into()));
+            }
             let (_, n, from) = rustix::net::recvfrom(&self.fd, &mut *buf, RecvFlags::empty())?;
             Ok((n, SocketAddress::from_any(from)))
         })
@@ -101,6 +126,10 @@ impl UdpSocket {
 
     /// Sends a datagram if the socket takes it now.
     pub fn try_send_to(&self, buf: &[u8], to: &SocketAddress) -> io::Result<usize> {
+        #[cfg(feature = "simulation")]
+        if let (Some(simulated), SocketAddress::Inet(to)) = (&self.simulated, to) {
+            return Ok(simulated.send(buf, Some(*to))?);
+        }
         let to = to.to_any()?;
         self.attempt(IoInterest::Write, || {
             rustix::net::sendto(&self.fd, buf, SendFlags::NOSIGNAL, &to)
@@ -115,6 +144,10 @@ impl UdpSocket {
 
     /// Sends a datagram to where it is connected, if the socket takes it now.
     pub fn try_send(&self, buf: &[u8]) -> io::Result<usize> {
+        #[cfg(feature = "simulation")]
+        if let Some(simulated) = &self.simulated {
+            return Ok(simulated.send(buf, None)?);
+        }
         self.attempt(IoInterest::Write, || {
             rustix::net::send(&self.fd, buf, SendFlags::NOSIGNAL)
         })
@@ -218,6 +251,42 @@ impl UdpSocket {
         }
         registration.arm(interest, cx);
         Poll::Pending
+    }
+}
+
+/// A socket for datagrams leaves its address to the system.
+#[cfg(feature = "simulation")]
+const UNBOUND: SocketAddress = SocketAddress::Inet(std::net::SocketAddr::new(
+    std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
+    0,
+));
+
+#[cfg(feature = "simulation")]
+impl UdpSocket {
+    /// `None`: it is not simulated.
+    fn bind_simulated(
+        own: &SocketAddress,
+        peer: Option<&SocketAddress>,
+    ) -> Option<io::Result<Self>> {
+        let peer = match peer {
+            Some(SocketAddress::Inet(peer)) => Some(*peer),
+            Some(SocketAddress::Unix(_)) => return None,
+            None => None,
+        };
+        let SocketAddress::Inet(own) = own else {
+            return None;
+        };
+        let bound = SimulatedDatagrams::bind(*own, peer)?;
+        Some(bound.map(|(fd, simulated)| Self {
+            registration: OnceCell::new(),
+            fd,
+            simulated: Some(simulated),
+        }))
+    }
+
+    /// What is simulated of it.
+    pub(super) fn simulated(&self) -> Option<&SimulatedDatagrams> {
+        self.simulated.as_ref()
     }
 }
 

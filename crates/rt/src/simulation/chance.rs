@@ -62,8 +62,9 @@ impl BuildHasher for RandomState {
     }
 }
 
-/// The C library's function, as the standard library calls it for the keys of its maps: each thread gets the same keys in
-/// each run, so that the order of a map is the same. Other users get random bytes.
+/// The C library's function, as the standard library calls it for the keys of its maps, and libraries for their own dice. A
+/// thread of the simulation gets what follows from the seed; others, several of which may run at a time, the same bytes in each
+/// run, so that the order of a map is the same.
 ///
 /// # Safety
 /// As `getrandom(2)`: `buffer` has room for `length` bytes.
@@ -85,6 +86,8 @@ pub unsafe extern "C" fn getrandom(
     // SAFETY: the caller promises room for `length` bytes; they are written only.
     // JUSTIFICATION: as above.
     let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), length) };
-    bytes.fill(0x42);
+    if !super::schedule::has_turn() || !fill(bytes) {
+        bytes.fill(0x42);
+    }
     isize::try_from(length).unwrap_or(isize::MAX)
 }

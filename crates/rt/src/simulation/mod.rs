@@ -6,15 +6,18 @@
 
 pub mod chance;
 pub mod clock;
+pub mod datagrams;
 pub mod disk;
 pub mod network;
 mod schedule;
 mod wire;
 
-pub use schedule::{Simulation, SimulationEnd, do_jobs_at_once, living_loops, with_real_pools};
+pub use schedule::{
+    Simulation, SimulationEnd, do_jobs_at_once, living_loops, set_slow_disk, with_real_pools,
+};
 
 pub(crate) use clock::is_running;
-pub(crate) use schedule::{enqueue_job, park};
+pub(crate) use schedule::{enqueue_job, park, pause_job};
 
 use base::sync::Mutex;
 

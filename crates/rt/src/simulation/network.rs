@@ -1,7 +1,8 @@
 //! The network of a simulation: who listens where, and the wires.
 //!
 //! An address stands for a unix socket in Linux's abstract namespace, whose name holds it; so the addresses that the kernel
-//! gives back are the simulated ones ([`decoded_name`]). UDP and unix sockets with a path are not simulated.
+//! gives back are the simulated ones ([`decoded_name`]). Datagrams are in [`super::datagrams`]. Unix sockets with a path are not
+//! simulated.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -15,11 +16,14 @@ use rustix::net::{
     socketpair, sockopt,
 };
 
+use super::datagrams::DatagramsUnderWay;
 use super::wire::{Wire, WireBreak, WireFate, WirePlan, WireStep, poll_now};
 use super::{chance, clock, count_fault, note};
 
 /// What every name of the network begins with.
 const PREFIX: &str = "weir-simulation/";
+/// What stands before the address in the name of a socket for datagrams.
+const DATAGRAMS: &str = "udp/";
 /// The first port of clients.
 const FIRST_PORT: u16 = 20_000;
 /// How many connections may wait to be accepted.
@@ -34,6 +38,8 @@ pub struct NetworkWeather {
     pub refusals: u64,
     /// Pieces are small, and take long.
     pub is_slow: bool,
+    /// One datagram in this number is lost, and as many come twice; 0: none.
+    pub losses: u64,
 }
 
 impl NetworkWeather {
@@ -42,7 +48,16 @@ impl NetworkWeather {
         breaks: 0,
         refusals: 0,
         is_slow: false,
+        losses: 0,
     };
+}
+
+/// A step of the network.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum NetworkStep {
+    Wire(WireStep),
+    /// The datagram with this number arrives.
+    Datagram(u64),
 }
 
 pub(super) struct Network {
@@ -50,6 +65,9 @@ pub(super) struct Network {
     next_wire: u64,
     next_port: u16,
     weather: NetworkWeather,
+    /// Ports of servers whose bytes are not a function of the seed: they are encrypted.
+    encrypted: HashSet<u16>,
+    pub(super) datagrams: DatagramsUnderWay,
     /// Sockets of the program that a reset has reached, by inode.
     resets: HashSet<u64>,
     /// Wires whose server has not accepted yet, by the client's address.
@@ -63,10 +81,25 @@ pub fn set_weather(weather: NetworkWeather) {
     Network::with(|network| network.weather = weather);
 }
 
+/// What is sent to and from this port is encrypted: how much it is follows from the seed, and what it is does not.
+pub fn note_encrypted(port: u16) {
+    Network::with(|network| {
+        network.encrypted.insert(port);
+    });
+}
+
 /// How many connections there are.
 pub fn wire_count() -> usize {
+    wires_to(|_| true)
+}
+
+/// How many connections there are to servers with such a port.
+pub fn wires_to(is_port: impl Fn(u16) -> bool) -> usize {
     let mut count = 0;
-    Network::with(|network| count = network.wires.len());
+    Network::with(|network| {
+        let wires = network.wires.values();
+        count = wires.filter(|wire| is_port(wire.port)).count();
+    });
     count
 }
 
@@ -90,14 +123,28 @@ pub fn listen_at(address: SocketAddr) -> io::Result<OwnedFd> {
 }
 
 fn name_of(address: SocketAddr) -> io::Result<SocketAddrUnix> {
-    let name = format!("{PREFIX}{}/{address}", std::process::id());
+    name_below(address, "")
+}
+
+/// The name of a socket for datagrams.
+pub(super) fn datagram_name(address: SocketAddr) -> io::Result<SocketAddrUnix> {
+    name_below(address, DATAGRAMS)
+}
+
+fn name_below(address: SocketAddr, kind: &str) -> io::Result<SocketAddrUnix> {
+    let name = format!("{PREFIX}{}/{kind}{address}", std::process::id());
     Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
 }
 
 /// The address that a name in the abstract namespace stands for.
 pub(crate) fn decoded_name(name: &[u8]) -> Option<SocketAddr> {
     let name = std::str::from_utf8(name).ok()?.strip_prefix(PREFIX)?;
-    name.split_once('/')?.1.parse().ok()
+    let address = name.split_once('/')?.1;
+    address
+        .strip_prefix(DATAGRAMS)
+        .unwrap_or(address)
+        .parse()
+        .ok()
 }
 
 /// What becomes of a connection that is begun now.
@@ -157,6 +204,8 @@ impl Network {
             next_wire: 1,
             next_port: FIRST_PORT,
             weather: NetworkWeather::CALM,
+            encrypted: HashSet::new(),
+            datagrams: DatagramsUnderWay::default(),
             resets: HashSet::new(),
             arriving: BTreeMap::new(),
         });
@@ -166,7 +215,7 @@ impl Network {
         f(NETWORK.lock().as_mut().expect("a simulation runs"));
     }
 
-    fn try_with(f: impl FnOnce(&mut Network)) {
+    pub(super) fn try_with(f: impl FnOnce(&mut Network)) {
         if let Some(network) = NETWORK.lock().as_mut() {
             f(network);
         }
@@ -198,8 +247,7 @@ impl Network {
         let (own, near) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         let far = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         let from = from.unwrap_or(Ipv4Addr::LOCALHOST.into());
-        let from = SocketAddr::new(from, self.next_port);
-        self.next_port = self.next_port.checked_add(1).unwrap_or(FIRST_PORT);
+        let from = SocketAddr::new(from, self.free_port());
         bind(&far, &name_of(from)?)?;
         // Nobody listens there, or more wait than may.
         connect(&far, &name_of(address)?).map_err(|_| rustix::io::Errno::CONNREFUSED)?;
@@ -212,11 +260,26 @@ impl Network {
         let number = self.next_wire;
         self.next_wire += 1;
         note(|| format!("wire {number}: {from} to {address}"));
-        let mut wire = Wire::new(number, [near, far], plan);
+        let is_encrypted = self.is_encrypted(address.port());
+        let mut wire = Wire::new(number, [near, far], (address.port(), is_encrypted), plan);
         wire.sockets[0] = inode(&own);
         self.wires.insert(number, wire);
         self.arriving.insert(from, number);
         Ok((own, from))
+    }
+
+    pub(super) fn free_port(&mut self) -> u16 {
+        let port = self.next_port;
+        self.next_port = port.checked_add(1).unwrap_or(FIRST_PORT);
+        port
+    }
+
+    pub(super) fn is_encrypted(&self, port: u16) -> bool {
+        self.encrypted.contains(&port)
+    }
+
+    pub(super) fn weather(&self) -> NetworkWeather {
+        self.weather
     }
 
     fn plan(&self) -> WirePlan {
@@ -244,8 +307,12 @@ impl Network {
         }
     }
 
-    /// What wires can do now, and when another can if none can.
-    pub(super) fn possible_steps(&self, now: u64, mut push: impl FnMut(WireStep)) -> Option<u64> {
+    /// What can be done now, and when there is more if there is nothing.
+    pub(super) fn possible_steps(
+        &self,
+        now: u64,
+        mut push: impl FnMut(NetworkStep),
+    ) -> Option<u64> {
         let mut polled: Vec<PollFd<'_>> = Vec::with_capacity(2 * self.wires.len());
         for wire in self.wires.values() {
             for (end, wanted) in wire.ends.iter().zip(wire.wanted(now)) {
@@ -253,17 +320,23 @@ impl Network {
             }
         }
         poll_now(&mut polled);
-        let mut next: Option<u64> = None;
+        let mut next = self
+            .datagrams
+            .possible_steps(now, |number| push(NetworkStep::Datagram(number)));
         for (wire, found) in self.wires.values().zip(polled.chunks_exact(2)) {
             let found: [PollFlags; 2] = [found[0].revents(), found[1].revents()];
-            let due = wire.steps(now, found, &mut push);
+            let due = wire.steps(now, found, &mut |step| push(NetworkStep::Wire(step)));
             next = next.into_iter().chain(due).min();
         }
         next
     }
 
-    pub(super) fn do_step(&mut self, step: WireStep) {
+    pub(super) fn do_step(&mut self, step: NetworkStep) {
         let now = clock::nanos();
+        let step = match step {
+            NetworkStep::Wire(step) => step,
+            NetworkStep::Datagram(number) => return self.deliver_datagram(number),
+        };
         let Some(wire) = self.wires.get_mut(&step.wire) else {
             return;
         };

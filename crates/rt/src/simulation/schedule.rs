@@ -2,18 +2,19 @@
 //!
 //! Each loop has a thread of its own, as always, and one of them runs at a time: where a loop would wait for events it
 //! gives the token back, and gets it again when the schedule chooses it. What can go on now is chosen from by the seed;
-//! when nothing can, the clock moves to the next moment at which something can. Jobs of pools run on the thread of the
-//! schedule.
+//! when nothing can, the clock moves to the next moment at which something can. A job of a pool has a thread of its own and is
+//! one step, or several: before it changes the disk it may have to wait ([`pause_job`]), so that loops run in between, and a
+//! process may die there.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use base::sync::{Condvar, Mutex};
 
-use super::network::Network;
+use super::network::{Network, NetworkStep};
 use super::{chance, clock, note};
 
 type PoolJob = Box<dyn FnOnce() + Send>;
@@ -23,6 +24,10 @@ const STEP: u64 = 20_000;
 /// How long a job of a pool waits for its thread and its disk, mostly, and at times.
 const DISK_NANOS: u64 = 200_000;
 const SLOW_DISK_NANOS: u64 = 300_000_000;
+/// A job waits at one in this number of its changes of the disk.
+const PAUSES: u64 = 3;
+/// One wait for the disk in this number is long.
+static SLOW_DISK: AtomicU64 = AtomicU64::new(64);
 
 /// What a loop does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +51,17 @@ struct SimulatedLoop {
 struct DueJob {
     due: u64,
     number: u64,
-    job: PoolJob,
+    /// `None`: it has begun, and its thread waits.
+    job: Option<PoolJob>,
+}
+
+/// What a job that has begun does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum JobTurn {
+    Running,
+    /// It waits for the disk until this time.
+    Paused(u64),
+    Ended,
 }
 
 #[derive(Default)]
@@ -54,17 +69,26 @@ struct ScheduleState {
     loops: Vec<SimulatedLoop>,
     jobs: VecDeque<DueJob>,
     next_job: u64,
+    /// Those that have begun.
+    job_turns: BTreeMap<u64, JobTurn>,
     /// Jobs get threads of their own, which something waits for.
     real_pools: Option<Vec<std::thread::JoinHandle<()>>>,
 }
 
 static STATE: Mutex<Option<ScheduleState>> = Mutex::new(None);
-/// Notified at each change of a loop's turn.
+/// Notified at each change of a loop's or a job's turn.
 static CHANGED: Condvar = Condvar::new();
 
 thread_local! {
     /// The number of the simulated loop that runs on this thread.
     static LOOP: Cell<Option<usize>> = const { Cell::new(None) };
+    /// The number of the job that runs on this thread.
+    static JOB: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// Whether this is the thread whose turn it is: that of a loop, or of a job.
+pub(super) fn has_turn() -> bool {
+    LOOP.get().is_some() || JOB.get().is_some()
 }
 
 /// How a simulation ended.
@@ -83,7 +107,7 @@ pub enum SimulationEnd {
 enum NextStep {
     Loop(usize),
     Job(usize),
-    Wire(super::wire::WireStep),
+    Network(NetworkStep),
 }
 
 /// The running simulation: the thread that has it is the schedule.
@@ -156,7 +180,7 @@ impl Simulation {
         }
     }
 
-    /// Forgets what waits for pools, as the death of the process does.
+    /// Forgets what waits for pools and for the disk, as the death of the process does: what has begun never goes on.
     pub fn forget_jobs(&mut self) {
         let jobs = with(|state| std::mem::take(&mut state.jobs));
         // To drop them would tell those that wait for them.
@@ -276,23 +300,103 @@ pub(crate) fn enqueue_job(job: PoolJob) -> Result<(), PoolJob> {
         threads.push(std::thread::spawn(job));
         return Ok(());
     }
-    let wait = match chance::number().is_multiple_of(64) {
+    let due = clock::nanos() + draw_disk_wait();
+    with(|state| {
+        state.next_job += 1;
+        let job = DueJob {
+            due,
+            number: state.next_job,
+            job: Some(job),
+        };
+        state.jobs.push_back(job);
+    });
+    Ok(())
+}
+
+/// From now on, one wait for the disk in this number is long.
+pub fn set_slow_disk(one_in: u64) {
+    SLOW_DISK.store(one_in.max(1), Relaxed);
+}
+
+fn draw_disk_wait() -> u64 {
+    match chance::number().is_multiple_of(SLOW_DISK.load(Relaxed)) {
         true => {
             super::count_fault("slow disk");
             chance::number() % SLOW_DISK_NANOS
         }
         false => chance::number() % DISK_NANOS,
+    }
+}
+
+/// Before a change of the disk: if this is a job's thread, others may run first. Locks that a loop may want must not be held
+/// here, as they must not while a real disk writes.
+pub(crate) fn pause_job() {
+    let Some(number) = JOB.get() else {
+        return;
     };
-    with(|state| {
-        state.next_job += 1;
-        let job = DueJob {
-            due: clock::nanos() + wait,
-            number: state.next_job,
-            job,
+    if !chance::number().is_multiple_of(PAUSES) {
+        return;
+    }
+    let due = clock::nanos() + draw_disk_wait();
+    note(|| format!("job {number} waits until {due}"));
+    set_job_turn(number, JobTurn::Paused(due));
+    let mut guard = STATE.lock();
+    while guard
+        .as_ref()
+        .is_some_and(|state| state.job_turns.get(&number) != Some(&JobTurn::Running))
+    {
+        guard = CHANGED.wait(guard);
+    }
+}
+
+fn set_job_turn(number: u64, turn: JobTurn) {
+    with(|state| state.job_turns.insert(number, turn));
+    CHANGED.notify_all();
+}
+
+/// Tells the schedule that a job has ended, even by a panic.
+struct JobEnd(u64);
+
+impl Drop for JobEnd {
+    fn drop(&mut self) {
+        set_job_turn(self.0, JobTurn::Ended);
+    }
+}
+
+/// Runs a job to its end, or until it waits.
+fn run_job(due: DueJob) {
+    let number = due.number;
+    note(|| format!("job {number} runs"));
+    set_job_turn(number, JobTurn::Running);
+    if let Some(job) = due.job {
+        let run = move || {
+            JOB.set(Some(number));
+            let _ended = JobEnd(number);
+            let job = std::panic::AssertUnwindSafe(job);
+            let _its_caller_is_told = std::panic::catch_unwind(job);
         };
-        state.jobs.push_back(job);
-    });
-    Ok(())
+        std::thread::spawn(run);
+    }
+    let mut guard = STATE.lock();
+    loop {
+        let state = guard.as_mut().expect("a simulation runs");
+        match state.job_turns.get(&number).copied() {
+            Some(JobTurn::Running) => guard = CHANGED.wait(guard),
+            Some(JobTurn::Paused(due)) => {
+                let waiting = DueJob {
+                    due,
+                    number,
+                    job: None,
+                };
+                state.jobs.push_back(waiting);
+                return;
+            }
+            Some(JobTurn::Ended) | None => {
+                state.job_turns.remove(&number);
+                return;
+            }
+        }
+    }
 }
 
 /// Does what waits for pools, outside of the schedule: their jobs have threads of their own meanwhile, and have ended
@@ -343,7 +447,7 @@ fn possible_steps() -> (Vec<NextStep>, Option<u64>) {
         }
     });
     Network::with(|network| {
-        let due = network.possible_steps(now, |step| ready.push(NextStep::Wire(step)));
+        let due = network.possible_steps(now, |step| ready.push(NextStep::Network(step)));
         if let Some(due) = due {
             later(due);
         }
@@ -362,14 +466,11 @@ fn do_step(step: NextStep) {
             wait_while(number, |turn| turn == LoopTurn::Running);
         }
         NextStep::Job(at) => {
-            let job = with(|state| state.jobs.remove(at));
-            if let Some(job) = job {
-                note(|| format!("job {} runs", job.number));
-                let job = std::panic::AssertUnwindSafe(job.job);
-                let _its_caller_is_told = std::panic::catch_unwind(job);
+            if let Some(job) = with(|state| state.jobs.remove(at)) {
+                run_job(job);
             }
         }
-        NextStep::Wire(step) => Network::with(|network| network.do_step(step)),
+        NextStep::Network(step) => Network::with(|network| network.do_step(step)),
     }
 }
 

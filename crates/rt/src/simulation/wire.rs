@@ -59,6 +59,9 @@ struct WirePipe {
 pub(super) struct Wire {
     pub(super) number: u64,
     pub(super) ends: [OwnedFd; 2],
+    /// The server's port.
+    pub(super) port: u16,
+    is_encrypted: bool,
     /// The sockets that the program has, by inode, once they are known.
     pub(super) sockets: [Option<u64>; 2],
     pub(super) plan: WirePlan,
@@ -81,10 +84,17 @@ pub(super) enum WireFate {
 }
 
 impl Wire {
-    pub(super) fn new(number: u64, ends: [OwnedFd; 2], plan: WirePlan) -> Wire {
+    pub(super) fn new(
+        number: u64,
+        ends: [OwnedFd; 2],
+        (port, is_encrypted): (u16, bool),
+        plan: WirePlan,
+    ) -> Wire {
         Wire {
             number,
             ends,
+            port,
+            is_encrypted,
             sockets: [None, None],
             plan,
             pipes: Default::default(),
@@ -173,6 +183,7 @@ impl Wire {
         let (shortest, longest) = self.plan.way;
         let way = shortest + chance::number() % (longest - shortest + 1);
         let number = self.number;
+        let is_encrypted = self.is_encrypted;
         let pipe = &mut self.pipes[direction];
         let due = (now + way).max(pipe.last_due);
         match read {
@@ -185,12 +196,13 @@ impl Wire {
                 pipe.last_due = due;
                 pipe.under_way += n;
                 pipe.taken_in += n as u64;
-                note(|| {
-                    format!(
+                note(|| match is_encrypted {
+                    true => format!("wire {number} {} takes {n}", name(direction)),
+                    false => format!(
                         "wire {number} {} takes {n}, {:016x}",
                         name(direction),
                         hash(&bytes)
-                    )
+                    ),
                 });
                 pipe.pieces.push_back((due, bytes));
                 return self.break_if_planned(direction);
@@ -268,7 +280,7 @@ fn name(direction: usize) -> &'static str {
     ["up", "down"][direction]
 }
 
-fn hash(bytes: &[u8]) -> u64 {
+pub(super) fn hash(bytes: &[u8]) -> u64 {
     let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, fold)
 }
