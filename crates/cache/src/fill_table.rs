@@ -8,6 +8,7 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
+use crate::CacheKey;
 use crate::fill::{Fill, FillCoverage, FillPhase};
 use crate::index::RecordLocation;
 use crate::object::CachedObject;
@@ -213,10 +214,13 @@ impl FillMaps {
         running.chain(self.arrived.values())
     }
 
-    /// All of them that bring something for a hash; some may be there several times.
-    pub(crate) fn of_hash(&self, hash: u64) -> Vec<Arc<Fill>> {
-        let of_key = self.all().filter(|fill| fill.hashes().contains(&hash));
-        of_key.cloned().collect()
+    /// All of them that bring something for a key with this hash, or a variant of it: what purges the key purges these. Some may
+    /// be there several times.
+    pub(crate) fn of_key(&self, key: &CacheKey, hash: u64) -> Vec<Arc<Fill>> {
+        let brings = |fill: &&Arc<Fill>| {
+            fill.hashes().contains(&hash) || fill.storage_key().0.is_variant_of(key)
+        };
+        self.all().filter(brings).cloned().collect()
     }
 
     /// The number of fills under way.

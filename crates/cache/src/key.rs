@@ -29,6 +29,13 @@ impl CacheKey {
         text.extend_from_slice(values);
         Self(text.into())
     }
+
+    /// Whether it is the key of a variant of this one ([`CacheKey::variant_of`]). A key that has a zero byte in it may be taken
+    /// for one.
+    pub(crate) fn is_variant_of(&self, primary: &CacheKey) -> bool {
+        let rest = self.0.strip_prefix(&*primary.0);
+        rest.is_some_and(|rest| rest.len() >= 9 && rest[0] == 0)
+    }
 }
 
 /// What sort of object it is.

@@ -412,8 +412,8 @@ impl CacheStore {
     fn purge_key(&self, key: &CacheKey, mode: PurgeMode) {
         let core = &self.0;
         let hash = core.hash(key);
-        // With those that have lost their place to a newer one: they are stored as well.
-        let fills = core.fills.lock().of_hash(hash);
+        // With those that have lost their place to a newer one, and those of variants: they are stored as well.
+        let fills = core.fills.lock().of_key(key, hash);
         for fill in fills {
             // A whole body may still be stored after a soft purge: its commit marks it stale. One that is still coming
             // cannot be marked, so that it is not stored at all.

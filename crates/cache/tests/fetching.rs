@@ -303,6 +303,42 @@ fn a_fill_that_was_purged_before_its_head_is_not_stored() {
 }
 
 #[test]
+fn a_purge_of_a_key_reaches_the_fills_of_its_variants() {
+    for mode in [cache::PurgeMode::Hard, cache::PurgeMode::Soft] {
+        for ends_before in [false, true] {
+            let directory = Directory::new();
+            let store = directory.open();
+            run(async move {
+                let key = CacheKey::new(b"key");
+                let variant = key.variant_of(5, b"values");
+                // Its marker was known, so that it began under the key of the variant.
+                let (mut fill, _follower) = store.start_fill(&variant, NOW);
+                let (other, _) = store.start_fill(&CacheKey::new(b"key2"), NOW);
+                let mut head = received("head", NOW);
+                head.length = Some(4);
+                fill.start_storing(head);
+                fill.write(if ends_before { "body" } else { "bo" }.into())
+                    .await
+                    .unwrap();
+                store.purge(PurgeRequest::Key(&key), mode);
+                assert!(store.running_fill(&variant, FillCoverage::Whole).is_none());
+                assert!(store.completed_fill(&variant).is_none());
+                assert!(!other.was_stopped());
+                drop((fill, other));
+                store.flush().await;
+                // What was whole when a soft purge came may be validated.
+                match store.lookup(&variant, NOW).await {
+                    LookupResult::Stale(_, StaleReason::Purged) => {
+                        assert!(ends_before && mode == cache::PurgeMode::Soft);
+                    }
+                    found => assert!(matches!(found, LookupResult::Miss(..)), "{found:?}"),
+                }
+            });
+        }
+    }
+}
+
+#[test]
 fn what_was_renewed_is_renewed_at_once() {
     let directory = Directory::new();
     let store = directory.open();

@@ -192,7 +192,7 @@ impl CacheRequest {
             let at = StorageKey { key, marker };
             let found = self.find_variant(request, at, now_ms).await;
             return match lookup {
-                LookupResult::Stale(_, StaleReason::Purged) => self.purged_variant(lookup, found),
+                LookupResult::Stale(_, StaleReason::Purged) => self.purged_variant(&lookup, found),
                 _ => found,
             };
         }
@@ -206,18 +206,19 @@ impl CacheRequest {
     }
 
     /// What a soft purge of the primary key leaves of a variant: the purge covers all of them, which are not marked
-    /// themselves. One that is stored may be validated. One that is on its way, or being committed, has begun before the
-    /// purge: the next response begins a new set of variants.
-    fn purged_variant(&self, marker: LookupResult, found: CacheEntry) -> CacheEntry {
-        let seen = marker.seen_location();
-        match found.content {
-            EntryContent::Stored(
-                LookupResult::Hit(object) | LookupResult::Stale(object, _),
-            ) => CacheEntry {
-                content: EntryContent::Stored(LookupResult::Stale(object, StaleReason::Purged)),
-                at: found.at,
-            },
+    /// themselves. One that is stored may be validated. The next response begins a new set of variants: in this one, it would
+    /// count as purged, too.
+    fn purged_variant(&self, marker: &LookupResult, found: CacheEntry) -> CacheEntry {
+        let CacheEntry { content, at } = found;
+        match content {
+            EntryContent::Stored(LookupResult::Hit(object) | LookupResult::Stale(object, _)) => {
+                CacheEntry {
+                    content: EntryContent::Stored(LookupResult::Stale(object, StaleReason::Purged)),
+                    at: StorageKey { marker: None, ..at },
+                }
+            }
             EntryContent::Stored(LookupResult::Miss(..)) | EntryContent::Committing(_) => {
+                let seen = marker.seen_location();
                 CacheEntry {
                     content: EntryContent::Stored(LookupResult::Miss(MissReason::Purged, seen)),
                     at: StorageKey {
