@@ -248,8 +248,16 @@ impl Transport {
         std::future::poll_fn(|context| self.poll_flush(context)).await
     }
 
-    /// Ends the sending direction, with TLS after a `close_notify`. Flush first: pending bytes would follow the
-    /// end.
+    /// Ends the sending direction when everything has been sent, with TLS the `close_notify`, too: it may have to wait for
+    /// room, and what is left of it must not be written after the end.
+    pub fn poll_shutdown_write(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.say_goodbye();
+        std::task::ready!(self.poll_flush(context))?;
+        Poll::Ready(self.socket.shutdown_write())
+    }
+
+    /// Ends the sending direction, with TLS after a `close_notify`, which is lost if there is no room for it. For a connection
+    /// to which nothing is written any more. Flush first: pending bytes would follow the end.
     pub fn shutdown_write(&self) -> io::Result<()> {
         self.say_goodbye();
         self.socket.shutdown_write()

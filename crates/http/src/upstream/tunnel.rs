@@ -26,6 +26,8 @@ pub(super) struct UpstreamTunnel {
     /// The number of bytes of `from_client` that have been sent.
     carried: usize,
     client_ended: bool,
+    /// The upstream has been told so.
+    end_is_sent: bool,
     peer: TunnelPeer,
     /// Runs while the upstream accepts nothing of what is waiting for it.
     send_timer: rt::Timer,
@@ -53,6 +55,7 @@ impl UpstreamTunnel {
             from_client: Vec::new(),
             carried: 0,
             client_ended: false,
+            end_is_sent: false,
             peer: TunnelPeer::Open,
             send_timer: rt::Timer::new(),
             peer_is_full: false,
@@ -90,6 +93,10 @@ impl UpstreamTunnel {
                 }
             }
             if self.client_ended {
+                // If the upstream is gone already, it needs no end.
+                if !self.end_is_sent && stream.poll_shutdown_write(context).is_ready() {
+                    self.end_is_sent = true;
+                }
                 return Ok(());
             }
             self.from_client.clear();
@@ -100,11 +107,7 @@ impl UpstreamTunnel {
             {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(true) => {}
-                Poll::Ready(false) => {
-                    self.client_ended = true;
-                    // If the upstream is gone already, it needs no end.
-                    let _gone = stream.shutdown_write();
-                }
+                Poll::Ready(false) => self.client_ended = true,
             }
         }
     }

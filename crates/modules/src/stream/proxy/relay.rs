@@ -184,11 +184,14 @@ impl RelayDirection {
     }
 
     /// Passes the end on to the other side, once.
-    fn shut_sink(&mut self) {
-        if self.source_ended && self.held() == 0 && !std::mem::replace(&mut self.sink_is_shut, true)
-        {
+    fn shut_sink(&mut self, context: &mut Context<'_>) {
+        if self.source_ended
+            && self.held() == 0
+            && !self.sink_is_shut
             // Fails if the other side is gone, which polling that side will show.
-            let _ = self.to.shutdown_write();
+            && let Poll::Ready(_gone) = self.to.poll_shutdown_write(context)
+        {
+            self.sink_is_shut = true;
         }
     }
 }
@@ -280,7 +283,7 @@ impl SessionRelay {
                 MoveResult::Broken => return Poll::Ready(RelayEnd::Broken),
             }
             if self.half_close {
-                direction.shut_sink();
+                direction.shut_sink(context);
             }
         }
         if self.first_byte.is_none() && self.down.received > 0 {
