@@ -119,10 +119,13 @@ struct ServerSettings {
     log: Logger,
 }
 
-/// The engines at work on one loop, by kind.
+/// Engines by kind.
+type LoopEngines = BTreeMap<&'static str, Rc<dyn LoopEngine>>;
+
+/// The engines at work on one loop.
 #[derive(Default)]
 struct LoopState {
-    engines: BTreeMap<&'static str, Rc<dyn LoopEngine>>,
+    engines: LoopEngines,
     slot: Option<Arc<LoopSlot>>,
     done: Option<Rc<rt::sync::Notify>>,
 }
@@ -251,9 +254,7 @@ impl SimulatedServer {
         }
         // Waits for stores to be opened by a pool.
         rt::simulation::with_real_pools(|| {
-            engines
-                .iter()
-                .for_each(|engine| engine.commit(&self.zones));
+            engines.iter().for_each(|engine| engine.commit(&self.zones));
         });
         let mut parts = Vec::new();
         for engine in &engines {
@@ -451,7 +452,7 @@ fn memory_log() -> std::io::Result<(File, LogFiles, Logger)> {
     ))?;
     let files = LogFiles::default();
     files.attach(Path::new(LOG), writer.into(), LogWriteMode::Direct);
-    let target = ErrorLogTarget::file(Path::new(LOG), LogLevel::Warn);
+    let target = ErrorLogTarget::file(Path::new(LOG), LogLevel::Info);
     let log = Logger::default().with_target(target, &files);
     Ok((file, files, log))
 }
@@ -480,7 +481,7 @@ fn configure_loop(parts: Vec<EnginePart>, context: &LoopContext) {
     LOOP.with_borrow_mut(|state| state.slot = Some(slot));
 }
 
-fn engines_and_slot() -> (BTreeMap<&'static str, Rc<dyn LoopEngine>>, Option<Arc<LoopSlot>>) {
+fn engines_and_slot() -> (LoopEngines, Option<Arc<LoopSlot>>) {
     LOOP.with_borrow(|state| (state.engines.clone(), state.slot.clone()))
 }
 
@@ -490,10 +491,7 @@ fn take_arrivals() {
     adopt(arrivals, &engines);
 }
 
-fn adopt(
-    arrivals: impl IntoIterator<Item = LoopArrival>,
-    engines: &BTreeMap<&'static str, Rc<dyn LoopEngine>>,
-) {
+fn adopt(arrivals: impl IntoIterator<Item = LoopArrival>, engines: &LoopEngines) {
     for arrival in arrivals {
         if let Some(engine) = engines.get(arrival.kind) {
             engine.adopt_connection(arrival.connection);

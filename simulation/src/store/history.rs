@@ -119,7 +119,15 @@ fn short_histories() -> Vec<NamedHistory> {
         Checkpoint,
         Put(1, 40),
     ];
-    let mortal = [Put(1, 500), Flush, Upkeep, Refresh(1), Upkeep, Flush, Upkeep];
+    let mortal = [
+        Put(1, 500),
+        Flush,
+        Upkeep,
+        Refresh(1),
+        Upkeep,
+        Flush,
+        Upkeep,
+    ];
     vec![
         ("a lifetime", mortal.to_vec()),
         ("inactive objects", inactive.to_vec()),

@@ -8,8 +8,8 @@ use std::path::Path;
 /// with it has one length (RFC 8032, section 5.1), and no more of it is seen by the schedule.
 pub(super) fn write_certificate(prefix: &Path) -> io::Result<()> {
     let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).map_err(io::Error::other)?;
-    let mut parameters = rcgen::CertificateParams::new(vec!["simulated".to_owned()])
-        .map_err(io::Error::other)?;
+    let mut parameters =
+        rcgen::CertificateParams::new(vec!["simulated".to_owned()]).map_err(io::Error::other)?;
     parameters.serial_number = Some(rcgen::SerialNumber::from(1));
     let certificate = parameters.self_signed(&key).map_err(io::Error::other)?;
     fs::write(prefix.join("certificate.pem"), certificate.pem())?;

@@ -3,9 +3,7 @@
 use std::path::Path;
 
 use super::echo::{DATAGRAM_ECHO, ECHO_PORTS, NAME_SERVER};
-use super::invariants::{
-    LIMIT_BURST, LIMIT_CONNECTIONS, LIMIT_RATE, VALID_SECONDS, return_text,
-};
+use super::invariants::{LIMIT_BURST, LIMIT_CONNECTIONS, LIMIT_RATE, VALID_SECONDS, return_text};
 use super::stream_client::{DATAGRAM_PORTS, STREAM_PORTS};
 
 /// The ports that speak TLS or QUIC.

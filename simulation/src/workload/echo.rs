@@ -171,7 +171,10 @@ fn answer_to(query: &[u8], is_truncated: bool) -> Vec<u8> {
         return Vec::new();
     };
     // The name ends with an empty label; then type and class.
-    let end = rest.iter().position(|byte| *byte == 0).map_or(0, |at| at + 5);
+    let end = rest
+        .iter()
+        .position(|byte| *byte == 0)
+        .map_or(0, |at| at + 5);
     let question = rest.get(..end).unwrap_or_default();
     let is_ipv4 = question.len() >= 4 && question[question.len() - 4..] == [0, 1, 0, 1];
     let answers = u8::from(is_ipv4 && !is_truncated);

@@ -209,11 +209,7 @@ impl WorkloadRun {
         let schedule = cuts.number("schedule").unwrap_or(0) as u64;
         let mut simulation = Simulation::start(seed ^ (schedule << 48), keeps_events);
         simulation::note(|| format!("{plan:?} {:?}", ledger.resources));
-        network::set_weather(plan.weather);
-        simulation::set_slow_disk(plan.slow_disk);
-        configuration::ENCRYPTED
-            .into_iter()
-            .for_each(network::note_encrypted);
+        set_ground(plan);
         let origins: Vec<SocketAddr> = [9001, 9002]
             .map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
             .into();
@@ -438,6 +434,15 @@ impl WorkloadRun {
         }
         report(&ledger, self.plan, steps, log)
     }
+}
+
+/// What the network and the disk are like.
+fn set_ground(plan: RunPlan) {
+    network::set_weather(plan.weather);
+    simulation::set_slow_disk(plan.slow_disk);
+    configuration::ENCRYPTED
+        .into_iter()
+        .for_each(network::note_encrypted);
 }
 
 fn wait_for_clients(simulation: &mut Simulation, ledger: &Arc<WorkloadLedger>) -> SimulationEnd {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use rt::net::{SocketAddress, StreamSocket};
 
 use super::configuration::KEEPALIVE;
-use super::ledger::{CacheFlavour, WorkloadLedger};
 use super::invariants::ProxiedWay;
+use super::ledger::{CacheFlavour, WorkloadLedger};
 use super::message::{BodyEnd, MessageStream};
 
 /// How often a location is asked before it counts as one that does not answer, and how long after the last time: servers that
@@ -30,14 +30,22 @@ pub(crate) type ProbedMetrics = BTreeMap<String, f64>;
 /// Asks, and leaves what it has got in the ledger.
 pub(super) async fn probe(ledger: Arc<WorkloadLedger>, server: SocketAddr) {
     ledger.state().origin_rests = true;
-    let flavours = CacheFlavour::ALL.map(CacheFlavour::letter);
+    // Slices of two versions that were stored fit together no sooner than they are stale, as in nginx.
+    let is_whole = |flavour: &CacheFlavour| *flavour != CacheFlavour::Slice;
+    let flavours = CacheFlavour::ALL.into_iter().filter(is_whole);
+    let flavours = flavours.map(CacheFlavour::letter);
     let ways = ProxiedWay::ALL.map(ProxiedWay::letter);
     let letters = ways.into_iter().chain(['n', 'q']).chain(flavours);
     let hot = ledger.hot;
     let paths = letters.map(|letter| format!("/{letter}/{hot}"));
-    for path in ["/return".to_owned(), "/file0".to_owned()].into_iter().chain(paths) {
+    for path in ["/return".to_owned(), "/file0".to_owned()]
+        .into_iter()
+        .chain(paths)
+    {
         if !answers(&ledger, server, &path).await {
-            ledger.violate(format!("W17: {path} is not answered when all is calm again"));
+            ledger.violate(format!(
+                "W17: {path} is not answered when all is calm again"
+            ));
         }
     }
     // Times of sessions and of idle connections pass.
@@ -45,7 +53,10 @@ pub(super) async fn probe(ledger: Arc<WorkloadLedger>, server: SocketAddr) {
     let metrics = match ask(&ledger, server, (ASKED_SERVER, "/metrics")).await {
         Ok((200, body)) => parse(&String::from_utf8_lossy(&body)),
         other => {
-            ledger.violate(format!("W17: no metrics: {:?}", other.map(|(status, _)| status)));
+            ledger.violate(format!(
+                "W17: no metrics: {:?}",
+                other.map(|(status, _)| status)
+            ));
             ProbedMetrics::new()
         }
     };
@@ -68,7 +79,9 @@ async fn ask(
     server: SocketAddr,
     (host, path): (&str, &str),
 ) -> io::Result<(u16, Vec<u8>)> {
-    let way = ProxiedWay::ALL.into_iter().find(|way| path.chars().nth(1) == Some(way.letter()));
+    let way = ProxiedWay::ALL
+        .into_iter()
+        .find(|way| path.chars().nth(1) == Some(way.letter()));
     ledger.state().asked += way.map_or(1, ProxiedWay::requests);
     let socket = StreamSocket::connect(&SocketAddress::Inet(server)).await?;
     let mut stream = MessageStream::new(socket);
@@ -92,13 +105,12 @@ fn parse(text: &str) -> ProbedMetrics {
 }
 
 /// The numbers of a family.
-fn family<'a>(
-    metrics: &'a ProbedMetrics,
-    name: &'a str,
-) -> impl Iterator<Item = (&'a str, f64)> {
+fn family<'a>(metrics: &'a ProbedMetrics, name: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
     let is_of = move |key: &str| {
         let rest = key.strip_prefix(name);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('{') || rest.starts_with("_total"))
+        rest.is_some_and(|rest| {
+            rest.is_empty() || rest.starts_with('{') || rest.starts_with("_total")
+        })
     };
     let all = metrics.iter().map(|(key, value)| (key.as_str(), *value));
     all.filter(move |(key, _)| is_of(key))
@@ -130,7 +142,9 @@ pub(super) fn check_gauges(
             // The request that asks is under way itself.
             let own = f64::from(u8::from(key.contains(ASKED_SERVER)));
             if value - own > most as f64 {
-                ledger.violate(format!("W18: {key} is {value}, and {most} at most is allowed"));
+                ledger.violate(format!(
+                    "W18: {key} is {value}, and {most} at most is allowed"
+                ));
             }
         }
         // What is not there cannot be judged: a name has changed.
@@ -148,10 +162,14 @@ pub(super) fn check_totals(ledger: &WorkloadLedger, metrics: &ProbedMetrics, beg
     let counted = family(metrics, "weir_upstream_requests").map(|(_, value)| value);
     let given = counted.sum::<f64>() as u64;
     if begun != asked {
-        ledger.violate(format!("W19: {begun} requests were begun, {asked} were sent"));
+        ledger.violate(format!(
+            "W19: {begun} requests were begun, {asked} were sent"
+        ));
     }
     // What is asked for by name has no group, and one that meets the origin's close is given twice.
     if given + named < heard {
-        ledger.violate(format!("W19: {given} requests were given to servers, {heard} came"));
+        ledger.violate(format!(
+            "W19: {given} requests were given to servers, {heard} came"
+        ));
     }
 }

@@ -71,8 +71,9 @@ impl SimulatedClient {
         }
         if self.plan.is_calm && back.len() < bytes.len() {
             let (got, all) = (back.len(), bytes.len());
-            self.ledger
-                .violate(format!("W16: {got} of {all} bytes came back by port {port}"));
+            self.ledger.violate(format!(
+                "W16: {got} of {all} bytes came back by port {port}"
+            ));
         }
         Ok(())
     }
@@ -118,8 +119,9 @@ impl SimulatedClient {
         }
         let missing = open.values().filter(|is_answered| !**is_answered).count();
         if self.plan.is_calm && missing > 0 {
-            self.ledger
-                .violate(format!("W16: {missing} datagrams to port {port} were not answered"));
+            self.ledger.violate(format!(
+                "W16: {missing} datagrams to port {port} were not answered"
+            ));
         }
         Ok(())
     }

@@ -11,7 +11,6 @@
 //! rest         the datagram
 //! ```
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,7 +22,7 @@ use rustix::net::{
     socket_with,
 };
 
-use super::network::{Network, datagram_name, decoded_name};
+use super::network::{DatagramOnWay, DatagramsUnderWay, Network, datagram_name, decoded_name};
 use super::wire::hash;
 use super::{chance, clock, count_fault, is_running, note};
 
@@ -158,26 +157,6 @@ impl SimulatedDatagrams {
     pub(crate) fn own(&self) -> SocketAddr {
         self.own
     }
-}
-
-/// A datagram on its way.
-struct DatagramOnWay {
-    from: SocketAddr,
-    to: SocketAddr,
-    content: Vec<u8>,
-    kind: u8,
-    due: u64,
-    sent: u64,
-}
-
-/// All that are on their way, by number.
-#[derive(Default)]
-pub(super) struct DatagramsUnderWay {
-    datagrams: BTreeMap<u64, DatagramOnWay>,
-    next: u64,
-    /// Where sockets are connected to that the program has opened, by their own addresses. It stays so when a socket gets
-    /// another form.
-    connected: BTreeMap<SocketAddr, SocketAddr>,
 }
 
 impl DatagramsUnderWay {

@@ -16,7 +16,6 @@ use rustix::net::{
     socketpair, sockopt,
 };
 
-use super::datagrams::DatagramsUnderWay;
 use super::wire::{Wire, WireBreak, WireFate, WirePlan, WireStep, poll_now};
 use super::{chance, clock, count_fault, note};
 
@@ -58,6 +57,26 @@ pub(super) enum NetworkStep {
     Wire(WireStep),
     /// The datagram with this number arrives.
     Datagram(u64),
+}
+
+/// A datagram on its way.
+pub(super) struct DatagramOnWay {
+    pub(super) from: SocketAddr,
+    pub(super) to: SocketAddr,
+    pub(super) content: Vec<u8>,
+    pub(super) kind: u8,
+    pub(super) due: u64,
+    pub(super) sent: u64,
+}
+
+/// All that are on their way, by number.
+#[derive(Default)]
+pub(super) struct DatagramsUnderWay {
+    pub(super) datagrams: BTreeMap<u64, DatagramOnWay>,
+    pub(super) next: u64,
+    /// Where sockets are connected to that the program has opened, by their own addresses. It stays so when a socket gets
+    /// another form.
+    pub(super) connected: BTreeMap<SocketAddr, SocketAddr>,
 }
 
 pub(super) struct Network {
