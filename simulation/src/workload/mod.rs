@@ -229,6 +229,7 @@ impl WorkloadRun {
             are_hostile: !plan.is_calm,
             are_crowd: plan.is_crowd,
             has_room: !plan.has_small_cache,
+            has_successor: plan.upgrades,
         };
         let seeds: Vec<u64> = (0..plan.clients).map(|_| chance.number()).collect();
         let seeds = seeds.into_iter().enumerate();
