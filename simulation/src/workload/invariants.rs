@@ -234,8 +234,10 @@ fn check_order(
     if number < asked.latest_hit {
         return Err(format!("W15: {asked:?} got response {number} after it"));
     }
-    if end == BodyEnd::Complete {
-        ledger.state().note_hit(thing, number);
+    // Who asked before a purge may get what is not stored any more: the next ones do not go back from that.
+    let mut state = ledger.state();
+    if end == BodyEnd::Complete && !state.was_purged_since(thing, asked.started) {
+        state.note_hit(thing, number);
     }
     Ok(())
 }

@@ -357,6 +357,11 @@ impl WorkloadLedger {
 }
 
 impl LedgerState {
+    /// Whether a purge of it was sent then or later.
+    pub(crate) fn was_purged_since(&self, thing: (CacheFlavour, usize), time: u64) -> bool {
+        self.purging.get(&thing).is_some_and(|sent| *sent >= time)
+    }
+
     /// A client has got a response whole, as a hit.
     pub(crate) fn note_hit(&mut self, thing: (CacheFlavour, usize), number: usize) {
         let latest = self.latest_hit.entry(thing).or_default();

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rt::net::{SocketAddress, StreamSocket, UdpSocket};
-use rt::simulation::count_fault;
+use rt::simulation::{clock, count_fault};
 
 use super::client::SimulatedClient;
 use super::echo::{MASK, echoed};
@@ -18,6 +18,8 @@ pub(crate) const DATAGRAM_PORTS: [u16; 2] = [8082, 8086];
 /// How much is read at a time.
 const READ: usize = 16 * 1024;
 const LENGTHS: [usize; 6] = [0, 1, 700, 5_000, 40_000, 200_000];
+/// After the last byte, the end comes sooner, in nanoseconds: the session would time out after 10 s.
+const END_WAIT: u64 = 8_000_000_000;
 /// How long a client waits for answers to its datagrams, in calm weather and otherwise.
 const ANSWER_WAIT: Duration = Duration::from_secs(8);
 
@@ -50,6 +52,7 @@ impl SimulatedClient {
         let leaves_at = (!self.plan.is_calm && self.chance.once_in(8) && !self.cuts.has("leaves"))
             .then(|| self.chance.below(1 + bytes.len()));
         let mut back = Vec::new();
+        let mut heard_at = clock::nanos();
         loop {
             let n = socket.read_into(&mut back, READ).await?;
             if leaves_at.is_some_and(|at| back.len() > at) {
@@ -59,6 +62,7 @@ impl SimulatedClient {
             if n == 0 {
                 break;
             }
+            heard_at = clock::nanos();
         }
         self.ledger.count("stream sessions");
         let is_right = bytes
@@ -68,6 +72,10 @@ impl SimulatedClient {
         if !is_right || back.len() > bytes.len() {
             self.ledger
                 .violate(format!("W16: wrong bytes came back by port {port}"));
+        }
+        if self.plan.is_calm && clock::nanos() > heard_at + END_WAIT {
+            self.ledger
+                .violate(format!("W16: the end did not come back by port {port}"));
         }
         if self.plan.is_calm && back.len() < bytes.len() {
             let (got, all) = (back.len(), bytes.len());
