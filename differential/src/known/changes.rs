@@ -5,7 +5,7 @@ use super::evidence::{
     any_bytes, any_events, any_of_case, any_pair, counts_differ, is_of_traffic, logged_with, said,
     stores,
 };
-use super::{Reason, Rule};
+use super::{Reason, Rule, Seen};
 use crate::case::Step;
 use crate::side::client::Event;
 use crate::side::reply::Response;
@@ -19,6 +19,40 @@ const LISTS: Version = Version(1, 23, 0);
 
 /// The first version that chooses a TLS server when the client's hello has come.
 const CLIENT_HELLO: Version = Version(1, 27, 4);
+
+/// Fields of a response of an upstream of which one counts.
+const ONCE: &[&str] = &[
+    "Status",
+    "Date",
+    "Server",
+    "Last-Modified",
+    "ETag",
+    "Location",
+    "Refresh",
+    "Expires",
+    "X-Accel-Expires",
+    "X-Accel-Redirect",
+    "X-Accel-Limit-Rate",
+];
+
+/// True when nginx has passed on several of such a field, and Weir one.
+fn repeats_alone(seen: &Seen<'_>) -> bool {
+    let class = seen.difference.class.to_ascii_lowercase();
+    let is_one = |name: &&&str| {
+        let logged = name.to_ascii_lowercase().replace('-', "_");
+        class == format!("log: $sent_http_{logged}")
+            || class == format!("field {}", name.to_ascii_lowercase())
+    };
+    ONCE.iter().find(is_one).is_some_and(|name| {
+        let times = |response: &Response| {
+            let fields = response.fields.iter();
+            fields
+                .filter(|(known, _)| known.eq_ignore_ascii_case(name))
+                .count()
+        };
+        any_pair(seen, |a, b| times(a) > 1 && times(b) == 1)
+    })
+}
 
 /// In the order of the versions.
 pub const CHANGES: &[Rule] = &[
@@ -204,10 +238,16 @@ pub const CHANGES: &[Rule] = &[
     },
     Rule {
         name: "repeated-response-headers",
-        text: "Of several upstream headers that may appear only once (`Expires`, `Content-Type`, `Location`), the first one counts.",
+        text: "Of several upstream headers that may appear only once (`Expires`, `Content-Type`, `Location`, `Last-Modified`), the first one \
+               counts, and the error log warns of the others.",
         reason: Reason::Changed("all were passed on, or the last one counted"),
         before: Some(LISTS),
         matches: |seen| {
+            if repeats_alone(seen)
+                || seen.is("error log: added [warn] upstream sent duplicate header line")
+            {
+                return true;
+            }
             let classes = [
                 ("field Expires", "Expires: "),
                 ("log: $sent_http_expires", "Expires: "),

@@ -181,7 +181,12 @@ pub(super) const GRPC: &[Rule] = &[
                 "log: $upstream_bytes_received",
                 "log: $upstream_response_length",
             ];
-            seen.has("grpc_pass") && classes.contains(&seen.difference.class.as_str())
+            // How many servers were asked is no matter of frames.
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
+            let tries = |text: &str| text.split(", ").count();
+            seen.has("grpc_pass")
+                && classes.contains(&seen.difference.class.as_str())
+                && tries(oracle) == tries(weir)
         },
     },
     Rule {
@@ -260,9 +265,10 @@ pub(super) const GRPC: &[Rule] = &[
         matches: |seen| {
             seen.is("log: $gzip_ratio")
                 && seen.difference.weir.is_empty()
-                && logged_with(seen, "gzip_ratio", &seen.difference.oracle, |of| {
-                    of("request_completion").is_empty() || seen.has("fastcgi_pass")
-                })
+                && (any_pair(seen, |_, b| b.cut)
+                    || logged_with(seen, "gzip_ratio", &seen.difference.oracle, |of| {
+                        of("request_completion").is_empty()
+                    }))
         },
     },
     Rule {

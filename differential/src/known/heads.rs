@@ -4,6 +4,7 @@
 use super::evidence::{
     any_bytes, any_events, any_pair, counts_differ, is_of_traffic, logged_with, sends_chunks, sent,
 };
+use super::exchange::{asked_at, requests};
 use super::{Reason, Rule, Seen};
 use crate::case::{Body, Step};
 use crate::compare::DifferencePlace;
@@ -214,7 +215,10 @@ pub(super) const HEADS: &[Rule] = &[
             let is_one = is_warned
                 || (seen.is("log: $request_body_file") && oracle.is_empty())
                 || (seen.is("log: $request_body") && weir.is_empty());
-            is_one && seen.has("client_body_buffer_size")
+            let sends_content = asked_at(seen)
+                .and_then(|at| requests(seen).nth(at))
+                .is_none_or(|request| request.body != Body::None);
+            is_one && seen.has("client_body_buffer_size") && sends_content
         },
     },
 ];

@@ -320,7 +320,22 @@ pub(super) const RULES: &[Rule] = &[
                 "field Content-Length",
                 "log: $sent_http_content_length",
             ];
-            classes.iter().any(|class| seen.is(class))
+            // Not a length of something else.
+            let number = |text: &str| text.parse::<f64>().ok();
+            let some = if seen.is("log: $gzip_ratio") {
+                0.0
+            } else {
+                32.0
+            };
+            let is_near = match (
+                number(&seen.difference.oracle),
+                number(&seen.difference.weir),
+            ) {
+                (Some(a), Some(b)) => (a - b).abs() <= some + a.max(b) / 4.0,
+                _ => false,
+            };
+            is_near
+                && classes.iter().any(|class| seen.is(class))
                 && any_pair(seen, |a, b| {
                     is_packed(a) && is_packed(b) && a.body != b.body
                 })

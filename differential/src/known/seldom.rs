@@ -362,10 +362,16 @@ pub(super) const SELDOM: &[Rule] = &[
         reason: Reason::Chance("it depends on what one read brings"),
         before: None,
         matches: |seen| {
-            let text = seen.facts.text();
-            seen.is("field ")
+            let name = seen
+                .difference
+                .class
+                .strip_prefix("field ")
+                .unwrap_or_default();
+            let name = name.trim_end_matches(" added");
+            let mut lines = seen.facts.text().lines();
+            !name.is_empty()
                 && seen.difference.weir.len() > seen.difference.oracle.len()
-                && text.contains("upstream_trailer_")
+                && lines.any(|line| line.contains(name) && line.contains("upstream_trailer_"))
         },
     },
     Rule {

@@ -113,8 +113,9 @@ pub(crate) fn store_field(
             let message = format!("upstream sent duplicate header line: \"{name}: {value}\"");
             return Some(ProtocolFault::new(message));
         }
-        if !is_repeated {
-            head.fields.push(field.name, field.value);
+        match is_repeated {
+            true => head.note_repeated(field.name, field.value),
+            false => head.fields.push(field.name, field.value),
         }
         return None;
     }
