@@ -5,7 +5,8 @@ use super::evidence::{
     any_bytes, any_events, any_of_case, any_pair, counts_differ, is_of_traffic, logged_with, said,
     stores,
 };
-use super::{Reason, Rule, Seen};
+use super::following::follows_in_order;
+use super::{Reason, Rule, Seen, hellos};
 use crate::case::Step;
 use crate::side::client::Event;
 use crate::side::reply::Response;
@@ -364,18 +365,19 @@ pub const CHANGES: &[Rule] = &[
         },
     },
     Rule {
-        name: "hellos-that-are-read",
-        text: "With `ssl_preread`, a ClientHello of SSLv3, or with an odd extension, is read.",
-        reason: Reason::Changed("it was taken for none"),
-        before: Some(NEWEST),
+        name: "hellos-of-two-meanings",
+        text: "With `ssl_preread`, a ClientHello with two server names or two lists of protocols, or whose lengths do not fit each other, is none.",
+        reason: Reason::Changed(
+            "it was read, and a TLS server might read another name in it (CVE-2026-123640)",
+        ),
+        before: Some(Version(1, 31, 9)),
         matches: |seen| {
-            // What is mapped from the name differs with it.
-            let rest = |text: &str| text.rsplit('|').next().map(str::to_owned);
-            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
-            seen.is("bytes")
-                && seen.has("ssl_preread")
-                && oracle.starts_with("|||")
-                && rest(oracle) == rest(weir)
+            let sends_one = seen.case.talk.iter().any(|step| match step {
+                Step::Send { bytes, .. } => hellos::is_ambiguous(&bytes.bytes()),
+                _ => false,
+            });
+            let class = seen.is("bytes") || seen.is("behind") || seen.is("event ");
+            class && seen.has("ssl_preread") && sends_one
         },
     },
     Rule {
@@ -427,18 +429,27 @@ pub const CHANGES: &[Rule] = &[
         reason: Reason::Changed("it was overlooked"),
         before: Some(NEWEST),
         matches: |seen| {
-            seen.has("grpc_pass")
-                && is_of_traffic(seen)
-                && said(seen, |text| text.contains("WINDOW_UPDATE 0"))
-                && any_events(seen, |a, b| match (a, b) {
-                    (Event::Response(a), Event::Response(b)) => {
-                        a.status != b.status && b.status == 502 || b.cut && !a.cut
-                    }
-                    (Event::Response(_), Event::Reset(_) | Event::Closed) => true,
-                    // It waited for the rest, if there was none.
-                    (Event::Silent(_), Event::Response(_)) => true,
-                    _ => false,
+            let sends_one =
+                seen.has("grpc_pass") && said(seen, |text| text.contains("WINDOW_UPDATE 0"));
+            // It is no error that another server is asked for.
+            let is_followed = || {
+                follows_in_order(seen, |exchange| {
+                    let statuses = exchange.logged("upstream_status");
+                    statuses.starts_with("502, ")
                 })
+            };
+            sends_one
+                && is_of_traffic(seen)
+                && (is_followed()
+                    || any_events(seen, |a, b| match (a, b) {
+                        (Event::Response(a), Event::Response(b)) => {
+                            a.status != b.status && b.status == 502 || b.cut && !a.cut
+                        }
+                        (Event::Response(_), Event::Reset(_) | Event::Closed) => true,
+                        // It waited for the rest, if there was none.
+                        (Event::Silent(_), Event::Response(_)) => true,
+                        _ => false,
+                    }))
         },
     },
     Rule {

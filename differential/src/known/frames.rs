@@ -149,7 +149,9 @@ pub(super) const FRAMES: &[Rule] = &[
                     let is = |side, number, name, wanted: &str| {
                         line(seen, side, number).is_some_and(|line| value(line, name) == wanted)
                     };
-                    is(1, own, "status", "499") || is(0, of_nginx, "request_completion", "")
+                    is(1, own, "status", "499")
+                        || is(0, of_nginx, "request_completion", "")
+                        || is(1, own, "request_completion", "")
                 }
                 DifferencePlace::Event(at) if seen.is("bytes") => [0, 1]
                     .into_iter()

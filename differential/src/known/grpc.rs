@@ -198,6 +198,28 @@ pub(super) const GRPC: &[Rule] = &[
         matches: |seen| seen.has("grpc_pass") && seen.is("behind: fresh true false"),
     },
     Rule {
+        name: "paths-of-http2-requests-in-the-log",
+        text: "The error log has the path that a server was asked for over HTTP/2, as over HTTP/1; nginx has its address alone.",
+        reason: Reason::Safety("a log without it misleads who looks for a fault"),
+        before: None,
+        matches: |seen| {
+            let parts = |line: &str| {
+                let (before, rest) = line.split_once("upstream: \"")?;
+                let (address, after) = rest.split_once('"')?;
+                Some((before.to_owned(), address.to_owned(), after.to_owned()))
+            };
+            let (oracle, weir) = (parts(&seen.difference.oracle), parts(&seen.difference.weir));
+            speaks_http2(seen)
+                && seen.is("error log: parts of ")
+                && oracle.zip(weir).is_some_and(|(a, b)| {
+                    let path = b.1.strip_prefix(a.1.as_str()).unwrap_or_default();
+                    // A long line is shown to its beginning.
+                    let is_same = a.0 == b.0 && a.2.starts_with(&b.2);
+                    is_same && path.starts_with('/')
+                })
+        },
+    },
+    Rule {
         name: "spelling-of-names",
         text: "Upper and lower case of the name of a field from an HTTP/2 upstream.",
         reason: Reason::Rfc("RFC 9110, section 5.1: names are not case-sensitive"),
@@ -212,7 +234,7 @@ pub(super) const GRPC: &[Rule] = &[
                 let mut fields = fields.filter(|(known, _)| known.eq_ignore_ascii_case(name));
                 fields.next().cloned()
             };
-            seen.has("grpc_pass")
+            speaks_http2(seen)
                 && any_pair(seen, |a, b| match (of(a), of(b)) {
                     (Some(a), Some(b)) => a.0 != b.0 && a.1 == b.1,
                     _ => false,
@@ -494,6 +516,12 @@ fn tells_of_client(seen: &Seen<'_>) -> bool {
             seen.difference.place,
             DifferencePlace::Case | DifferencePlace::Behind(..)
         )
+}
+
+/// True when a server behind speaks HTTP/2, for `grpc_pass` or for `proxy_http_version 2`.
+fn speaks_http2(seen: &Seen<'_>) -> bool {
+    let mut all = seen.case.upstreams.iter();
+    all.any(|upstream| upstream.protocol == Protocol::Grpc)
 }
 
 /// True when a body goes to the upstream as it comes.

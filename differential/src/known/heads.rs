@@ -148,7 +148,12 @@ pub(super) const HEADS: &[Rule] = &[
             let is_sent = seen.has("return")
                 && classes.iter().any(|class| seen.is(class))
                 && any_events(seen, tells_next_read);
-            sends_chunks(seen) && (is_logged || is_sent)
+            let without = |text: &str| text.replace(|byte: char| byte.is_ascii_digit(), "");
+            let is_shown = seen.is("field ")
+                && seen.facts.text().contains("$content_length")
+                && oracle.len() > weir.len()
+                && without(oracle) == without(weir);
+            sends_chunks(seen) && (is_logged || is_sent || is_shown)
         },
     },
     Rule {

@@ -110,7 +110,10 @@ pub(crate) fn store_field(
         let is_repeated = known.bit() & (FIRST_WINS | UNIQUE) != 0 && head.fields.has(known);
         if is_repeated && known.bit() & UNIQUE != 0 {
             let (name, value) = (field.name.as_bstr(), field.value.as_bstr());
-            let message = format!("upstream sent duplicate header line: \"{name}: {value}\"");
+            let previous = head.fields.get_known(known).unwrap_or_default().as_bstr();
+            let message = format!(
+                "upstream sent duplicate header line: \"{name}: {value}\", previous value: \"{name}: {previous}\""
+            );
             return Some(ProtocolFault::new(message));
         }
         match is_repeated {
