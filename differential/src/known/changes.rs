@@ -244,7 +244,15 @@ pub const CHANGES: &[Rule] = &[
         reason: Reason::Changed("all were passed on, or the last one counted"),
         before: Some(LISTS),
         matches: |seen| {
+            let names_rates = |text: &str| {
+                text.to_ascii_lowercase()
+                    .matches("x-accel-limit-rate: ")
+                    .count()
+                    > 1
+            };
+            let is_rate = seen.is("log: $limit_rate") && said(seen, names_rates);
             if repeats_alone(seen)
+                || is_rate
                 || seen.is("error log: added [warn] upstream sent duplicate header line")
             {
                 return true;
@@ -305,14 +313,18 @@ pub const CHANGES: &[Rule] = &[
         before: Some(LISTS),
         matches: |seen| {
             let is_bad = |text: &str| {
+                let text = text.to_ascii_lowercase();
                 // An application's may be the first line, and in several records.
-                let lengths = text.matches("Content-Length: ").count();
-                let is_beside = lengths > 0 && text.contains("Transfer-Encoding: ");
-                let is_unknown = text.contains("Transfer-Encoding: gzip\r\n");
-                let is_no_number = ["Content-Length: x\r\n", "Length: -1", "Length: 9, 9"]
-                    .iter()
-                    .any(|bad| text.contains(bad))
-                    || text.contains("\ncontent-length: x\n");
+                let lengths = text.matches("content-length: ").count();
+                let is_beside = lengths > 0 && text.contains("transfer-encoding: ");
+                let is_unknown = text.contains("transfer-encoding: gzip\r\n");
+                let bad = [
+                    "content-length: x\r\n",
+                    "length: -1",
+                    "length: 9, 9",
+                    "\ncontent-length: x\n",
+                ];
+                let is_no_number = bad.iter().any(|bad| text.contains(bad));
                 lengths > 1 || is_beside || is_unknown || is_no_number
             };
             let is_stored = (seen.is("files") || seen.is("file ")) && seen.has_ending("_store");
@@ -322,6 +334,9 @@ pub const CHANGES: &[Rule] = &[
             let is_refused = any_pair(seen, |a, b| {
                 let has_page = seen.has("error_page") && a.status == b.status && a.body != b.body;
                 has_page || (a.status != 502 && b.status == 502)
+            }) || any_events(seen, |a, b| match (a, b) {
+                (Event::Closed, Event::Response(b)) => b.status == 502,
+                _ => false,
             });
             let is_answered = is_of_traffic(seen) && (counts_differ(seen) || is_refused);
             said(seen, is_bad) && (is_told || is_answered || is_stored)
