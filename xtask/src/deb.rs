@@ -61,7 +61,7 @@ const PACKAGES: &[DebianPackage] = &[
             ("packaging/etc/index.html", "usr/share/weir/site/index.html"),
             (
                 "packaging/systemd/weir.service",
-                "lib/systemd/system/weir.service",
+                "usr/lib/systemd/system/weir.service",
             ),
         ],
         has_program: false,
@@ -70,7 +70,7 @@ const PACKAGES: &[DebianPackage] = &[
         name: "weir-nginx",
         files: &[(
             "packaging/systemd/nginx.service.conf",
-            "lib/systemd/system/nginx.service.d/10-weir.conf",
+            "usr/lib/systemd/system/nginx.service.d/10-weir.conf",
         )],
         has_program: false,
     },
