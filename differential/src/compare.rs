@@ -514,7 +514,13 @@ fn errors(oracle: &Observation, weir: &Observation, found: &mut Found) {
     // Lines with the same message differ in what follows it.
     for line in left {
         let message = message_of(&line);
-        let other = right.iter().position(|other| message_of(other) == message);
+        let alike = |other: &str| {
+            let pairs = line.bytes().zip(other.bytes());
+            pairs.take_while(|(a, b)| a == b).count()
+        };
+        let same = right.iter().enumerate();
+        let same = same.filter(|(_, other)| message_of(other) == message);
+        let other = same.max_by_key(|(_, other)| alike(other)).map(|(at, _)| at);
         let (class, other) = match other {
             Some(at) => (format!("error log: parts of {message}"), right.remove(at)),
             None => (format!("error log: missing {message}"), String::new()),

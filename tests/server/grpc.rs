@@ -278,4 +278,8 @@ fn a_length_that_is_none_is_502_and_of_repeated_fields_the_first_counts() {
     assert_eq!([ask().status, ask().status], [502, 502]);
     let reply = ask();
     assert_eq!((reply.status, reply.field("location")), (200, "/a"));
+    server.line(
+        "error.log",
+        "upstream sent duplicate header line: \"location: /b\", previous value: \"location: /a\", ignored",
+    );
 }

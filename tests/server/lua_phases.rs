@@ -94,6 +94,44 @@ fn an_exit_with_the_code_of_errors_ends_the_connection_without_an_answer() {
     assert_eq!(server.get("/sub").expect(200).text(), "500 0 true\n");
 }
 
+/// The page of a status passes the header filter that has asked for it, which asks once more, and in vain.
+#[test]
+fn a_header_filter_that_exits_again_on_its_own_page_changes_nothing() {
+    let Some(server) = with(
+        "header_filter_by_lua_block {
+            ngx.ctx.runs = (ngx.ctx.runs or 0) + 1
+            ngx.header['X-Runs'] = ngx.ctx.runs
+            local asked = ngx.var.request_uri
+            if asked ~= '/other' then ngx.exit(403) elseif ngx.ctx.runs < 3 then ngx.exit(402 + ngx.ctx.runs) end
+        }
+        location /plain { return 200 hi; }
+        location /file { }
+        location /paged { error_page 403 /page; return 200 hi; }
+        location /page { return 200 page; }
+        location /named { error_page 403 @page; return 200 hi; }
+        location @page { return 200 page; }
+        location /other { return 200 hi; }
+        location /access { access_by_lua_block { ngx.exit(403) } content_by_lua_block { ngx.say('hi') } }
+        location /content { content_by_lua_block { ngx.exit(403) } }",
+    ) else {
+        return;
+    };
+    for (target, status, runs) in [
+        ("/plain", 403, "2"),
+        ("/file", 403, "2"),
+        // An internal redirect forgets what was asked for.
+        ("/paged", 403, "2"),
+        ("/named", 403, "2"),
+        ("/other", 404, "3"),
+        ("/access", 403, "1"),
+        ("/content", 403, "1"),
+    ] {
+        let reply = server.get(target);
+        let seen = (reply.status, reply.field("X-Runs"));
+        assert_eq!(seen, (status, runs), "{target}");
+    }
+}
+
 /// Who captures a response gets the status of a failure, and no page that explains it to people.
 #[test]
 fn captured_failures_have_a_status_and_no_page() {

@@ -54,6 +54,7 @@ const AREAS: &[&str] = &[
     "media",
     "hellos",
     "names",
+    "repeats",
 ];
 
 pub(crate) fn run(flags: &mut Flags) -> Outcome {

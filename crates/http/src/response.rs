@@ -193,12 +193,14 @@ impl Response {
         self.weaken_etag();
     }
 
-    /// Makes the entity tag a weak one.
+    /// Makes the entity tag a weak one. What is none (RFC 9110, section 8.8.3) cannot become one.
     pub fn weaken_etag(&mut self) {
-        if let Some(etag) = &mut self.etag
-            && !etag.starts_with(b"W/")
-        {
-            etag.splice(0..0, *b"W/");
+        match &mut self.etag {
+            Some(etag) if etag.starts_with(b"\"") => {
+                etag.splice(0..0, *b"W/");
+            }
+            Some(etag) if etag.starts_with(b"W/") => {}
+            _ => self.etag = None,
         }
     }
 

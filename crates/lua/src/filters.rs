@@ -56,8 +56,19 @@ fn run_header_filter(request: &mut Request, chunk: &Arc<LuaChunk>) -> Result<(),
     let mut run = begin_run::for_request(request, chunk).map_err(|_| failed)?;
     match run.run_to_completion(request.into()) {
         RunEnd::Completed(_) | RunEnd::Exit(0) => Ok(()),
+        // The page of a status passes the filter that has asked for it, and passes it.
+        RunEnd::Exit(code)
+            if request
+                .state::<phases::LastExit>()
+                .is_some_and(|last| last.0 == code) =>
+        {
+            Ok(())
+        }
         RunEnd::Exit(phases::ERROR) => Err(internal_status::CLOSE),
-        RunEnd::Exit(status) => Err(u16::try_from(status).unwrap_or(500)),
+        RunEnd::Exit(code) => {
+            request.set_state(phases::LastExit(code));
+            Err(u16::try_from(code).unwrap_or(500))
+        }
         RunEnd::Exec(..) | RunEnd::Jump | RunEnd::Failed => Err(failed),
     }
 }

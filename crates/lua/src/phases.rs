@@ -253,6 +253,8 @@ fn outcome_of(request: &mut Request, scope: &RunScope, end: RunEnd) -> HandlerOu
                 respond_with_output(request, scope)
             }
             Ok(code @ (101 | 300..=999)) => {
+                // Its page passes the header filter.
+                request.set_state(LastExit(i32::from(code)));
                 // As with lua-nginx-module, a script that makes the page of `error_page CODE = URI` keeps this status
                 // if it sets none.
                 if scope.kind == ScriptKind::Content && request.out.status == 0 {
@@ -283,6 +285,10 @@ pub(crate) const ERROR: i32 = -1;
 
 /// nginx's status 444: close the connection without a response.
 const CLOSE_WITHOUT_RESPONSE: i32 = 444;
+
+/// The code other than 0 that `ngx.exit` was last called with for a request, in whatever phase. As in lua-nginx-module, a
+/// header filter that says the same again changes nothing; an internal redirect forgets it.
+pub(crate) struct LastExit(pub(crate) i32);
 
 /// Closes the connection without a response. A subrequest fails with 500 instead: the connection
 /// belongs to its parent.

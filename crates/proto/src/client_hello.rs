@@ -135,33 +135,49 @@ fn parse_body(mut body: TlsCursor) -> Option<ClientHello> {
     if body.is_empty() {
         return Some(hello);
     }
-    // The length of the extensions repeats what the message's length says. nginx does not compare
-    // them either.
-    body.u16()?;
+    // What is understood in two ways leads to one server here, and is another one's handshake there: each length must fit the
+    // next one, and no name stands there twice (RFC 8446, section 4.2; CVE-2026-123640).
+    let mut extensions = body.vector()?;
+    if !body.is_empty() {
+        return None;
+    }
     let (mut named, mut protocols) = (false, false);
-    while !body.is_empty() {
-        let kind = body.u16()?;
-        let content = body.vector()?;
+    while !extensions.is_empty() {
+        let kind = extensions.u16()?;
+        let content = extensions.vector()?;
         match kind {
-            SERVER_NAME if !named => {
-                named = true;
+            SERVER_NAME => {
+                if std::mem::replace(&mut named, true) {
+                    return None;
+                }
                 hello.server_name = server_name(content)?.to_vec();
             }
-            ALPN if !protocols => {
-                protocols = true;
+            ALPN => {
+                if std::mem::replace(&mut protocols, true) {
+                    return None;
+                }
                 hello.alpn_protocols = alpn_protocols(content)?;
             }
-            SUPPORTED_VERSIONS => hello.version = [3, 4],
+            SUPPORTED_VERSIONS => {
+                names_versions(content)?;
+                hello.version = [3, 4];
+            }
             _ => {}
         }
     }
     Some(hello)
 }
 
+/// Whether there is a list of versions, and nothing else.
+fn names_versions(mut content: TlsCursor) -> Option<()> {
+    let list = content.short_vector()?;
+    (!list.is_empty() && content.is_empty()).then_some(())
+}
+
 /// The first name in the list. The only type of name is that of a host, 0.
 fn server_name(mut content: TlsCursor<'_>) -> Option<&[u8]> {
     let mut list = content.vector()?;
-    if list.u8()? != 0 {
+    if !content.is_empty() || list.u8()? != 0 {
         return None;
     }
     list.vector().map(|name| name.0)
@@ -169,6 +185,9 @@ fn server_name(mut content: TlsCursor<'_>) -> Option<&[u8]> {
 
 fn alpn_protocols(mut content: TlsCursor) -> Option<Vec<u8>> {
     let mut list = content.vector()?;
+    if !content.is_empty() {
+        return None;
+    }
     let mut names = Vec::with_capacity(list.0.len());
     loop {
         let name = list.short_vector().filter(|name| !name.is_empty())?;
@@ -289,6 +308,21 @@ mod tests {
     }
 
     #[test]
+    fn extensions_of_another_length_than_they_say_are_broken() {
+        let extensions = extension(10, &[0, 2, 0, 29]);
+        let whole = message(&extensions);
+        let length = whole.len() - extensions.len() - 1;
+        for more in [1, 255] {
+            let mut other = whole.clone();
+            other[length] = other[length].wrapping_add(more);
+            assert_eq!(
+                ClientHelloReader::default().read(&record(&other)),
+                HelloProgress::NotHello
+            );
+        }
+    }
+
+    #[test]
     fn names_of_other_kinds_and_empty_protocols_are_broken() {
         for extensions in [
             extension(0, &listed(b"\x01\0\x01a")),
@@ -296,6 +330,15 @@ mod tests {
             extension(16, &listed(b"\0")),
             extension(16, &listed(b"")),
             extension(16, &listed(b"\x03h2")),
+            // What is behind a list, and what is there twice.
+            extension(0, &[&listed(b"\0\0\x01a")[..], b"x"].concat()),
+            extension(16, &[&listed(b"\x02h2")[..], b"x"].concat()),
+            extension(43, &[2, 3, 4, 3]),
+            extension(43, &[4, 3, 4]),
+            extension(43, &[0]),
+            extension(43, &[]),
+            extension(0, &listed(b"\0\0\x01a")).repeat(2),
+            extension(16, &listed(b"\x02h2")).repeat(2),
         ] {
             let wire = record(&message(&extensions));
             assert_eq!(

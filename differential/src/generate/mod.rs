@@ -22,6 +22,7 @@ mod others;
 mod pieces;
 mod proxying;
 pub mod recombined;
+mod repeats;
 mod rewritten;
 mod rows;
 mod shown;
@@ -82,6 +83,7 @@ pub const AREAS: &[&dyn Generator] = &[
     &media::Media,
     &hellos::Hellos,
     &names::Names,
+    &repeats::Repeats,
 ];
 
 /// Makes the cases of the start of this number.

@@ -84,6 +84,10 @@ impl Generator for Packets {
                 text.push_str(&format!("{line}\n"));
             }
         }
+        // A session that lives on holds the end of the server up.
+        if !text.contains("proxy_timeout") {
+            text.push_str("proxy_timeout 1s;\n");
+        }
         text.push_str(match dice.chance(1, 4) {
             true => "return \"$protocol $remote_addr $bytes_received x\";\n}\n",
             false => "proxy_pass %%UP0%%;\n}\n",

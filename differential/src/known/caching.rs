@@ -1,10 +1,15 @@
 //! Choices of caches: what is stored, for whom, and for how long. Each request more or less changes all that follows, so that
 //! a rule here knows the exchange with which it begins: see [`following`](super::following).
 
-use super::evidence::{any_pair, given, has_field, is_conditional, is_of_traffic, said, stores};
+use super::evidence::{
+    any_events, any_pair, given, has_field, is_conditional, is_of_traffic, logged, said, stores,
+};
 use super::exchange::requests;
 use super::following::{Exchange, follows, is_own, tells_of_stored};
 use super::{Reason, Rule};
+use crate::case::Protocol;
+use crate::side::client::Event;
+use crate::side::reply::Response;
 
 /// In the order of `docs/compat.md`.
 pub(super) const CACHING: &[Rule] = &[
@@ -97,6 +102,115 @@ pub(super) const CACHING: &[Rule] = &[
         matches: |seen| follows(seen, |exchange| exchange.request.method == "HEAD"),
     },
     Rule {
+        name: "warnings-of-stored-responses",
+        text: "What an upstream repeats of a header that may appear only once is in the error log when its response comes; nginx warns again \
+               whenever it serves it from the cache.",
+        reason: Reason::Safety(
+            "a warning about a server that was not asked misleads the search for a fault",
+        ),
+        before: None,
+        matches: |seen| {
+            stores(seen)
+                && seen.is("error log: missing [warn] upstream sent duplicate header line")
+                && !seen
+                    .difference
+                    .oracle
+                    .contains(" while reading response header from upstream")
+        },
+    },
+    Rule {
+        name: "fields-of-connections-that-are-stored",
+        text: "`Upgrade` and `Trailer` of a response that is stored are those of the connection that brought it, and not of a response from \
+               the cache; nginx passes them on.",
+        reason: Reason::Rfc("RFC 9111, section 3.1; RFC 9110, sections 6.6.2 and 7.6.1"),
+        before: None,
+        matches: |seen| {
+            let class = seen.difference.class.to_ascii_lowercase();
+            let classes = ["field upgrade missing", "field trailer missing"];
+            stores(seen) && classes.contains(&class.as_str())
+        },
+    },
+    Rule {
+        name: "errors-of-invalid-responses",
+        text: "Whether the 502 for a response whose header is invalid is stored depends on `*_cache_valid`, and on whether this key is known not to \
+               be stored; with nginx on what it has read of the header.",
+        reason: Reason::Safety("what is rejected is not trusted"),
+        before: None,
+        matches: |seen| {
+            seen.has_ending("_cache_valid")
+                && follows(seen, |exchange| {
+                    let statuses = ["200", "502"];
+                    statuses.contains(&exchange.logged("upstream_status"))
+                })
+                && logged(seen, |name, value| {
+                    name == "upstream_status" && value.contains("502")
+                })
+        },
+    },
+    Rule {
+        name: "fetches-that-are-repeated",
+        text: "A fetch for the cache that breaks off, or whose content is invalid, is repeated, so that the client gets a whole response; nginx \
+               passes on what it has got.",
+        reason: Reason::Rfc("RFC 9111, section 3.3: an incomplete response is completed"),
+        before: None,
+        matches: |seen| {
+            let more = seen.sides.is_some_and(|[a, b]| {
+                let mut pairs = a.received.iter().zip(&b.received);
+                pairs.any(|(a, b)| a.len() < b.len())
+            });
+            let is_short =
+                |name: &str, value: &str| name == "request_completion" && value.is_empty();
+            let lacks = seen.sides.is_some_and(|[a, _]| {
+                let mut lines = a.log.iter();
+                lines.any(|line| line.iter().all(|(name, _)| name != "request_completion"))
+            });
+            let is_cut = |a: &Event, _: &Event| matches!(a, Event::Response(a) if a.cut);
+            stores(seen)
+                && is_of_traffic(seen)
+                && more
+                && (lacks || logged(seen, is_short))
+                && any_events(seen, is_cut)
+        },
+    },
+    Rule {
+        name: "servers-of-stored-responses",
+        text: "A stored response of an HTTP/2 server that did not name itself has no `Server` where `proxy_pass_header` passes it on; nginx names itself.",
+        reason: Reason::Rfc("RFC 9110, section 10.2.4: it is the origin's to say"),
+        before: None,
+        matches: |seen| {
+            let mut behind = seen.case.upstreams.iter();
+            stores(seen)
+                && seen.is("field Server missing")
+                && seen.has("proxy_pass_header")
+                && behind.any(|upstream| upstream.protocol == Protocol::Grpc)
+        },
+    },
+    Rule {
+        name: "refused-ranges",
+        text: "`Accept-Ranges: none` of a stored response stays, and no range of it is served; nginx takes any value for `bytes`, and has none \
+               with a status other than 200.",
+        reason: Reason::Rfc("RFC 9110, section 14.3"),
+        before: None,
+        matches: |seen| {
+            let is_none = |response: &Response| {
+                let mut fields = response.fields.iter();
+                fields.any(|(name, value)| {
+                    name.eq_ignore_ascii_case("Accept-Ranges") && value.contains("none")
+                })
+            };
+            let is_field = seen
+                .difference
+                .class
+                .to_ascii_lowercase()
+                .starts_with("field accept-ranges");
+            stores(seen)
+                && is_field
+                && any_pair(seen, |a, b| {
+                    a.status == b.status && (is_none(a) || is_none(b))
+                })
+        },
+    },
+    Rule {
         name: "several-lifetimes",
         text: "Of several freshness lifetimes, `s-maxage` wins, and of the same kind the first; in nginx the last one wins, \
                and `max-age=0` forbids storing.",
@@ -131,12 +245,14 @@ pub(super) const CACHING: &[Rule] = &[
     Rule {
         name: "stored-errors",
         text: "An error that an error page replaces is stored as any other response, not where `*_no_cache` forbids it; nginx remembers its \
-               status, also where it is forbidden, and not if the request bypassed the cache.",
+               status, also where it is forbidden and for requests that `Vary` excludes, and not if the request bypassed the cache.",
         reason: Reason::Safety("what must not be stored is not"),
         before: None,
         matches: |seen| {
             seen.has_ending("_intercept_errors")
-                && (seen.has_ending("_no_cache") || seen.has_ending("_cache_bypass"))
+                && (seen.has_ending("_no_cache")
+                    || seen.has_ending("_cache_bypass")
+                    || said(seen, |text| text.to_ascii_lowercase().contains("\nvary: ")))
                 && follows(seen, |exchange| {
                     exchange.logged("upstream_status").starts_with(['4', '5'])
                 })
@@ -144,7 +260,8 @@ pub(super) const CACHING: &[Rule] = &[
     },
     Rule {
         name: "expired-on-arrival",
-        text: "A response whose `X-Accel-Expires` is a time in the past is not stored; nginx stores it as expired.",
+        text: "A response whose `X-Accel-Expires` is a time in the past is not stored; nginx stores it as expired. Of one that an error page \
+               replaces it is the other way round.",
         reason: Reason::Rfc("RFC 9111, section 4.2.4: a stale response is not used"),
         before: None,
         matches: |seen| {
@@ -153,9 +270,10 @@ pub(super) const CACHING: &[Rule] = &[
                 seen.difference.oracle.as_str(),
                 seen.difference.weir.as_str(),
             );
+            let is_replaced = seen.has_ending("_intercept_errors") && words == ("MISS", "EXPIRED");
             stores(seen)
                 && is_word
-                && words == ("EXPIRED", "MISS")
+                && (words == ("EXPIRED", "MISS") || is_replaced)
                 && said(seen, |text| text.contains("X-Accel-Expires: @9"))
         },
     },
@@ -187,16 +305,25 @@ pub(super) const CACHING: &[Rule] = &[
     },
     Rule {
         name: "slices-of-another-length",
-        text: "A part whose length is not the one that its `Content-Range` tells is none, with `slice`: the response is aborted, or asked \
-               for anew; nginx sends what it got.",
+        text: "A part whose length is not the one that its `Content-Range` tells, or that tells another length of the whole than the part before \
+               it, is none, with `slice`: the response is aborted, or asked for anew; nginx sends what it got.",
         reason: Reason::Rfc("RFC 9110, section 14.4: an invalid Content-Range is not recombined"),
         before: None,
         matches: |seen| {
             let is_wrong = |text: &str| text.contains("Content-Range: bytes 0-9/30");
             let is_one =
                 |exchange: &Exchange<'_>| exchange.logged("upstream_status").contains("206");
+            let whole = |text: &str| {
+                let (_, rest) = text.split_once("Content-Range: bytes ")?;
+                let (_, length) = rest.lines().next()?.split_once('/')?;
+                Some(length.to_owned())
+            };
+            let mut wholes: Vec<String> = Vec::new();
+            for text in seen.facts.said().iter().filter_map(|texts| texts.first()) {
+                wholes.extend(whole(text).filter(|length| !wholes.contains(length)));
+            }
             seen.has("slice")
-                && said(seen, is_wrong)
+                && (said(seen, is_wrong) || wholes.len() > 1)
                 && (follows(seen, is_one) || (is_of_traffic(seen) && is_own(seen, is_one)))
         },
     },

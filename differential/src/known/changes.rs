@@ -5,7 +5,8 @@ use super::evidence::{
     any_bytes, any_events, any_of_case, any_pair, counts_differ, is_of_traffic, logged_with, said,
     stores,
 };
-use super::{Reason, Rule};
+use super::following::follows_in_order;
+use super::{Reason, Rule, Seen, hellos};
 use crate::case::Step;
 use crate::side::client::Event;
 use crate::side::reply::Response;
@@ -19,6 +20,40 @@ const LISTS: Version = Version(1, 23, 0);
 
 /// The first version that chooses a TLS server when the client's hello has come.
 const CLIENT_HELLO: Version = Version(1, 27, 4);
+
+/// Fields of a response of an upstream of which one counts.
+const ONCE: &[&str] = &[
+    "Status",
+    "Date",
+    "Server",
+    "Last-Modified",
+    "ETag",
+    "Location",
+    "Refresh",
+    "Expires",
+    "X-Accel-Expires",
+    "X-Accel-Redirect",
+    "X-Accel-Limit-Rate",
+];
+
+/// True when nginx has passed on several of such a field, and Weir one.
+fn repeats_alone(seen: &Seen<'_>) -> bool {
+    let class = seen.difference.class.to_ascii_lowercase();
+    let is_one = |name: &&&str| {
+        let logged = name.to_ascii_lowercase().replace('-', "_");
+        class == format!("log: $sent_http_{logged}")
+            || class == format!("field {}", name.to_ascii_lowercase())
+    };
+    ONCE.iter().find(is_one).is_some_and(|name| {
+        let times = |response: &Response| {
+            let fields = response.fields.iter();
+            fields
+                .filter(|(known, _)| known.eq_ignore_ascii_case(name))
+                .count()
+        };
+        any_pair(seen, |a, b| times(a) > 1 && times(b) == 1)
+    })
+}
 
 /// In the order of the versions.
 pub const CHANGES: &[Rule] = &[
@@ -204,10 +239,24 @@ pub const CHANGES: &[Rule] = &[
     },
     Rule {
         name: "repeated-response-headers",
-        text: "Of several upstream headers that may appear only once (`Expires`, `Content-Type`, `Location`), the first one counts.",
+        text: "Of several upstream headers that may appear only once (`Expires`, `Content-Type`, `Location`, `Last-Modified`), the first one \
+               counts, and the error log warns of the others.",
         reason: Reason::Changed("all were passed on, or the last one counted"),
         before: Some(LISTS),
         matches: |seen| {
+            let names_rates = |text: &str| {
+                text.to_ascii_lowercase()
+                    .matches("x-accel-limit-rate: ")
+                    .count()
+                    > 1
+            };
+            let is_rate = seen.is("log: $limit_rate") && said(seen, names_rates);
+            if repeats_alone(seen)
+                || is_rate
+                || seen.is("error log: added [warn] upstream sent duplicate header line")
+            {
+                return true;
+            }
             let classes = [
                 ("field Expires", "Expires: "),
                 ("log: $sent_http_expires", "Expires: "),
@@ -264,14 +313,18 @@ pub const CHANGES: &[Rule] = &[
         before: Some(LISTS),
         matches: |seen| {
             let is_bad = |text: &str| {
+                let text = text.to_ascii_lowercase();
                 // An application's may be the first line, and in several records.
-                let lengths = text.matches("Content-Length: ").count();
-                let is_beside = lengths > 0 && text.contains("Transfer-Encoding: ");
-                let is_unknown = text.contains("Transfer-Encoding: gzip\r\n");
-                let is_no_number = ["Content-Length: x\r\n", "Length: -1", "Length: 9, 9"]
-                    .iter()
-                    .any(|bad| text.contains(bad))
-                    || text.contains("\ncontent-length: x\n");
+                let lengths = text.matches("content-length: ").count();
+                let is_beside = lengths > 0 && text.contains("transfer-encoding: ");
+                let is_unknown = text.contains("transfer-encoding: gzip\r\n");
+                let bad = [
+                    "content-length: x\r\n",
+                    "length: -1",
+                    "length: 9, 9",
+                    "\ncontent-length: x\n",
+                ];
+                let is_no_number = bad.iter().any(|bad| text.contains(bad));
                 lengths > 1 || is_beside || is_unknown || is_no_number
             };
             let is_stored = (seen.is("files") || seen.is("file ")) && seen.has_ending("_store");
@@ -281,6 +334,9 @@ pub const CHANGES: &[Rule] = &[
             let is_refused = any_pair(seen, |a, b| {
                 let has_page = seen.has("error_page") && a.status == b.status && a.body != b.body;
                 has_page || (a.status != 502 && b.status == 502)
+            }) || any_events(seen, |a, b| match (a, b) {
+                (Event::Closed, Event::Response(b)) => b.status == 502,
+                _ => false,
             });
             let is_answered = is_of_traffic(seen) && (counts_differ(seen) || is_refused);
             said(seen, is_bad) && (is_told || is_answered || is_stored)
@@ -324,18 +380,19 @@ pub const CHANGES: &[Rule] = &[
         },
     },
     Rule {
-        name: "hellos-that-are-read",
-        text: "With `ssl_preread`, a ClientHello of SSLv3, or with an odd extension, is read.",
-        reason: Reason::Changed("it was taken for none"),
-        before: Some(NEWEST),
+        name: "hellos-of-two-meanings",
+        text: "With `ssl_preread`, a ClientHello with two server names or two lists of protocols, or whose lengths do not fit each other, is none.",
+        reason: Reason::Changed(
+            "it was read, and a TLS server might read another name in it (CVE-2026-123640)",
+        ),
+        before: Some(Version(1, 31, 9)),
         matches: |seen| {
-            // What is mapped from the name differs with it.
-            let rest = |text: &str| text.rsplit('|').next().map(str::to_owned);
-            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
-            seen.is("bytes")
-                && seen.has("ssl_preread")
-                && oracle.starts_with("|||")
-                && rest(oracle) == rest(weir)
+            let sends_one = seen.case.talk.iter().any(|step| match step {
+                Step::Send { bytes, .. } => hellos::is_ambiguous(&bytes.bytes()),
+                _ => false,
+            });
+            let class = seen.is("bytes") || seen.is("behind") || seen.is("event ");
+            class && seen.has("ssl_preread") && sends_one
         },
     },
     Rule {
@@ -387,18 +444,27 @@ pub const CHANGES: &[Rule] = &[
         reason: Reason::Changed("it was overlooked"),
         before: Some(NEWEST),
         matches: |seen| {
-            seen.has("grpc_pass")
-                && is_of_traffic(seen)
-                && said(seen, |text| text.contains("WINDOW_UPDATE 0"))
-                && any_events(seen, |a, b| match (a, b) {
-                    (Event::Response(a), Event::Response(b)) => {
-                        a.status != b.status && b.status == 502 || b.cut && !a.cut
-                    }
-                    (Event::Response(_), Event::Reset(_) | Event::Closed) => true,
-                    // It waited for the rest, if there was none.
-                    (Event::Silent(_), Event::Response(_)) => true,
-                    _ => false,
+            let sends_one =
+                seen.has("grpc_pass") && said(seen, |text| text.contains("WINDOW_UPDATE 0"));
+            // It is no error that another server is asked for.
+            let is_followed = || {
+                follows_in_order(seen, |exchange| {
+                    let statuses = exchange.logged("upstream_status");
+                    statuses.starts_with("502, ")
                 })
+            };
+            sends_one
+                && is_of_traffic(seen)
+                && (is_followed()
+                    || any_events(seen, |a, b| match (a, b) {
+                        (Event::Response(a), Event::Response(b)) => {
+                            a.status != b.status && b.status == 502 || b.cut && !a.cut
+                        }
+                        (Event::Response(_), Event::Reset(_) | Event::Closed) => true,
+                        // It waited for the rest, if there was none.
+                        (Event::Silent(_), Event::Response(_)) => true,
+                        _ => false,
+                    }))
         },
     },
     Rule {

@@ -5,7 +5,7 @@ use super::{Reason, Rule, Seen};
 use crate::case::Step;
 use crate::compare::DifferencePlace;
 use crate::side::client::Event;
-use crate::side::http2::{DATA, HEADERS, PRIORITY, RESET, WINDOW};
+use crate::side::http2::{DATA, GOAWAY, HEADERS, PRIORITY, RESET, WINDOW};
 
 /// In the order of `docs/compat.md`.
 pub(super) const FRAMES: &[Rule] = &[
@@ -133,7 +133,10 @@ pub(super) const FRAMES: &[Rule] = &[
                 Event::Reset(_) | Event::GoAway(..) => true,
                 _ => false,
             };
-            let by_client = frames(seen).any(|frame| frame.kind == RESET);
+            // A `GOAWAY` of a stream ends the connection, too.
+            let ends =
+                |frame: Sent| frame.kind == RESET || frame.kind == GOAWAY && frame.stream != 0;
+            let by_client = frames(seen).any(ends);
             let both = seen.sides.is_some_and(|[a, b]| {
                 let mut pairs = a.events.iter().zip(&b.events);
                 pairs.any(|(a, b)| is_reset(&a.1) && is_reset(&b.1))
@@ -149,7 +152,9 @@ pub(super) const FRAMES: &[Rule] = &[
                     let is = |side, number, name, wanted: &str| {
                         line(seen, side, number).is_some_and(|line| value(line, name) == wanted)
                     };
-                    is(1, own, "status", "499") || is(0, of_nginx, "request_completion", "")
+                    is(1, own, "status", "499")
+                        || is(0, of_nginx, "request_completion", "")
+                        || is(1, own, "request_completion", "")
                 }
                 DifferencePlace::Event(at) if seen.is("bytes") => [0, 1]
                     .into_iter()

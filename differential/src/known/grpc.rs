@@ -181,7 +181,12 @@ pub(super) const GRPC: &[Rule] = &[
                 "log: $upstream_bytes_received",
                 "log: $upstream_response_length",
             ];
-            seen.has("grpc_pass") && classes.contains(&seen.difference.class.as_str())
+            // How many servers were asked is no matter of frames.
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
+            let tries = |text: &str| text.split(", ").count();
+            seen.has("grpc_pass")
+                && classes.contains(&seen.difference.class.as_str())
+                && tries(oracle) == tries(weir)
         },
     },
     Rule {
@@ -191,6 +196,28 @@ pub(super) const GRPC: &[Rule] = &[
         reason: Reason::Rfc("RFC 9113, section 9.1: connections are persistent"),
         before: None,
         matches: |seen| seen.has("grpc_pass") && seen.is("behind: fresh true false"),
+    },
+    Rule {
+        name: "paths-of-http2-requests-in-the-log",
+        text: "The error log has the path that a server was asked for over HTTP/2, as over HTTP/1; nginx has its address alone.",
+        reason: Reason::Safety("a log without it misleads who looks for a fault"),
+        before: None,
+        matches: |seen| {
+            let parts = |line: &str| {
+                let (before, rest) = line.split_once("upstream: \"")?;
+                let (address, after) = rest.split_once('"')?;
+                Some((before.to_owned(), address.to_owned(), after.to_owned()))
+            };
+            let (oracle, weir) = (parts(&seen.difference.oracle), parts(&seen.difference.weir));
+            speaks_http2(seen)
+                && seen.is("error log: parts of ")
+                && oracle.zip(weir).is_some_and(|(a, b)| {
+                    let path = b.1.strip_prefix(a.1.as_str()).unwrap_or_default();
+                    // A long line is shown to its beginning.
+                    let is_same = a.0 == b.0 && a.2.starts_with(&b.2);
+                    is_same && path.starts_with('/')
+                })
+        },
     },
     Rule {
         name: "spelling-of-names",
@@ -207,7 +234,7 @@ pub(super) const GRPC: &[Rule] = &[
                 let mut fields = fields.filter(|(known, _)| known.eq_ignore_ascii_case(name));
                 fields.next().cloned()
             };
-            seen.has("grpc_pass")
+            speaks_http2(seen)
                 && any_pair(seen, |a, b| match (of(a), of(b)) {
                     (Some(a), Some(b)) => a.0 != b.0 && a.1 == b.1,
                     _ => false,
@@ -260,9 +287,10 @@ pub(super) const GRPC: &[Rule] = &[
         matches: |seen| {
             seen.is("log: $gzip_ratio")
                 && seen.difference.weir.is_empty()
-                && logged_with(seen, "gzip_ratio", &seen.difference.oracle, |of| {
-                    of("request_completion").is_empty() || seen.has("fastcgi_pass")
-                })
+                && (any_pair(seen, |_, b| b.cut)
+                    || logged_with(seen, "gzip_ratio", &seen.difference.oracle, |of| {
+                        of("request_completion").is_empty()
+                    }))
         },
     },
     Rule {
@@ -488,6 +516,12 @@ fn tells_of_client(seen: &Seen<'_>) -> bool {
             seen.difference.place,
             DifferencePlace::Case | DifferencePlace::Behind(..)
         )
+}
+
+/// True when a server behind speaks HTTP/2, for `grpc_pass` or for `proxy_http_version 2`.
+fn speaks_http2(seen: &Seen<'_>) -> bool {
+    let mut all = seen.case.upstreams.iter();
+    all.any(|upstream| upstream.protocol == Protocol::Grpc)
 }
 
 /// True when a body goes to the upstream as it comes.

@@ -4,6 +4,7 @@
 use super::evidence::{
     any_bytes, any_events, any_pair, counts_differ, is_of_traffic, logged_with, sends_chunks, sent,
 };
+use super::exchange::{asked_at, requests};
 use super::{Reason, Rule, Seen};
 use crate::case::{Body, Step};
 use crate::compare::DifferencePlace;
@@ -147,7 +148,12 @@ pub(super) const HEADS: &[Rule] = &[
             let is_sent = seen.has("return")
                 && classes.iter().any(|class| seen.is(class))
                 && any_events(seen, tells_next_read);
-            sends_chunks(seen) && (is_logged || is_sent)
+            let without = |text: &str| text.replace(|byte: char| byte.is_ascii_digit(), "");
+            let is_shown = seen.is("field ")
+                && seen.facts.text().contains("$content_length")
+                && oracle.len() > weir.len()
+                && without(oracle) == without(weir);
+            sends_chunks(seen) && (is_logged || is_sent || is_shown)
         },
     },
     Rule {
@@ -214,7 +220,10 @@ pub(super) const HEADS: &[Rule] = &[
             let is_one = is_warned
                 || (seen.is("log: $request_body_file") && oracle.is_empty())
                 || (seen.is("log: $request_body") && weir.is_empty());
-            is_one && seen.has("client_body_buffer_size")
+            let sends_content = asked_at(seen)
+                .and_then(|at| requests(seen).nth(at))
+                .is_none_or(|request| request.body != Body::None);
+            is_one && seen.has("client_body_buffer_size") && sends_content
         },
     },
 ];

@@ -187,12 +187,26 @@ pub(super) const LEFTOVERS: &[Rule] = &[
         reason: Reason::Safety("half a datagram is another message"),
         before: None,
         matches: |seen| {
-            let class = ["behind: body", "bytes"];
-            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
-            !seen.case.stream.is_empty()
-                && seen.has("proxy_buffer_size")
-                && class.iter().any(|class| seen.difference.class == *class)
-                && (weir.starts_with(oracle.as_str()) || weir.is_empty())
+            let is_cut = |oracle: &[u8], weir: &[u8]| weir.is_empty() || weir.starts_with(oracle);
+            let is_one = match seen.difference.place {
+                DifferencePlace::Event(_) => any_events(seen, |a, b| match (a, b) {
+                    (Event::Bytes(a), Event::Bytes(b)) => {
+                        let (a, b) = (datagrams(a), datagrams(b));
+                        b.is_empty()
+                            || a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_cut(a, b))
+                    }
+                    _ => false,
+                }),
+                DifferencePlace::Behind(number, at) => seen.sides.is_some_and(|sides| {
+                    let [a, b] = sides.each_ref().map(|side| {
+                        let received = side.received.get(number)?.get(at)?;
+                        Some(received.body.as_slice())
+                    });
+                    a.zip(b).is_some_and(|(a, b)| is_cut(a, b))
+                }),
+                DifferencePlace::Case | DifferencePlace::Lines(..) => false,
+            };
+            !seen.case.stream.is_empty() && seen.has("proxy_buffer_size") && is_one
         },
     },
     Rule {
@@ -208,6 +222,24 @@ pub(super) const LEFTOVERS: &[Rule] = &[
         },
     },
 ];
+
+/// What a client got, each behind its length in brackets.
+fn datagrams(mut bytes: &[u8]) -> Vec<&[u8]> {
+    let mut all = Vec::new();
+    while let Some(end) = bytes.iter().position(|byte| *byte == b']') {
+        let (length, rest) = bytes.split_at(end + 1);
+        let digits = length
+            .get(1..end)
+            .and_then(|digits| std::str::from_utf8(digits).ok());
+        let length = digits.and_then(|digits| digits.parse().ok()).unwrap_or(0);
+        let Some((one, after)) = rest.split_at_checked(length) else {
+            break;
+        };
+        all.push(one);
+        bytes = after;
+    }
+    all
+}
 
 /// True when `add_header` of a tree adds a header of this name.
 fn adds_header(nodes: &[Node], name: &str) -> bool {

@@ -12,6 +12,7 @@ mod following;
 mod frames;
 mod grpc;
 mod heads;
+mod hellos;
 mod http2;
 mod leftovers;
 mod lua;

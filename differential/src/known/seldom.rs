@@ -4,7 +4,7 @@
 use super::evidence::{any_events, any_pair, counts_differ, given, is_of_traffic, logged, said};
 use super::exchange::{asked_at, is_of_subrequest, line, requests, value};
 use super::following::{Exchange, any_exchange, is_behind, is_own};
-use super::{Reason, Rule, Seen};
+use super::{Reason, Rule, Seen, hellos};
 use crate::case::{Body, Request, Step};
 use crate::compare::DifferencePlace;
 use crate::observe::CONNECTION;
@@ -28,6 +28,12 @@ pub(super) const SELDOM: &[Rule] = &[
                 "request_completion" => seen.difference.oracle.is_empty(),
                 "body_bytes_sent" => seen.difference.oracle == "0",
                 "sent_http_connection" => true,
+                "sent_http_content_length" if !seen.difference.oracle.is_empty() => {
+                    any_pair(seen, |a, b| {
+                        let [a, b] = [a, b].map(|one| one.field("Content-Length"));
+                        a == b && b == Some(seen.difference.weir.as_str())
+                    })
+                }
                 name => name.starts_with("sent_http_") && seen.difference.oracle.is_empty(),
             };
             is_early && uses(seen, name)
@@ -362,10 +368,56 @@ pub(super) const SELDOM: &[Rule] = &[
         reason: Reason::Chance("it depends on what one read brings"),
         before: None,
         matches: |seen| {
-            let text = seen.facts.text();
-            seen.is("field ")
+            let name = seen
+                .difference
+                .class
+                .strip_prefix("field ")
+                .unwrap_or_default();
+            let name = name.trim_end_matches(" added");
+            let mut lines = seen.facts.text().lines();
+            !name.is_empty()
                 && seen.difference.weir.len() > seen.difference.oracle.len()
-                && text.contains("upstream_trailer_")
+                && lines.any(|line| line.contains(name) && line.contains("upstream_trailer_"))
+        },
+    },
+    Rule {
+        name: "several-ranges-of-flv",
+        text: "Several ranges of what `flv` sends from a place on are sent; nginx closes the connection.",
+        reason: Reason::Safety("a client should not lose its response without an explanation"),
+        before: None,
+        matches: |seen| {
+            let is_one = |a: &Event, b: &Event| match (a, b) {
+                (Event::Closed, Event::Response(b)) => b.status == 206,
+                _ => false,
+            };
+            let asks = |request: &Request| {
+                let mut fields = request.fields.iter();
+                request.target.contains("start=")
+                    && fields.any(|(name, value)| name == "Range" && value.contains(','))
+            };
+            seen.has("flv")
+                && of_exchange(seen, asks)
+                && is_of_traffic(seen)
+                && any_events(seen, is_one)
+        },
+    },
+    Rule {
+        name: "completion-of-nothing-compressed",
+        text: "A response of no content that says that it is compressed is complete; `gunzip` of nginx, which waits for a first byte, logs it as \
+               incomplete.",
+        reason: Reason::Rfc("RFC 9112, section 8: it has all that its length tells"),
+        before: None,
+        matches: |seen| {
+            seen.is("log: $request_completion")
+                && seen.has("gunzip")
+                && seen.difference.oracle.is_empty()
+                && said(seen, |text| {
+                    text.contains("Content-Encoding: gzip\r\n")
+                        && text.contains("Content-Length: 0\r\n")
+                })
+                && any_pair(seen, |a, b| {
+                    a.status == b.status && a.body == b.body && b.body.is_empty()
+                })
         },
     },
     Rule {
@@ -391,7 +443,7 @@ pub(super) const SELDOM: &[Rule] = &[
         before: None,
         matches: |seen| {
             let never_ends = seen.case.talk.iter().any(|step| match step {
-                Step::Send { bytes, .. } => is_incomplete_hello(&bytes.bytes()),
+                Step::Send { bytes, .. } => hellos::is_incomplete(&bytes.bytes()),
                 _ => false,
             });
             let is_silent = seen.is("bytes") && seen.difference.weir.is_empty();
@@ -478,23 +530,6 @@ fn of_exchange(seen: &Seen<'_>, is_so: impl Fn(&Request) -> bool) -> bool {
     match asked_at(seen) {
         Some(at) => requests(seen).nth(at).is_some_and(is_so),
         None => requests(seen).any(is_so),
-    }
-}
-
-/// True when records begin a handshake message that is longer than what they have.
-fn is_incomplete_hello(bytes: &[u8]) -> bool {
-    let (mut rest, mut message) = (bytes, Vec::new());
-    while let Some((&[22, 3, _, high, low], content)) = rest.split_first_chunk::<5>() {
-        let length = usize::from(u16::from_be_bytes([high, low]));
-        let Some((content, after)) = content.split_at_checked(length) else {
-            return true;
-        };
-        message.extend_from_slice(content);
-        rest = after;
-    }
-    match message.first_chunk::<4>() {
-        Some(&[_, a, b, c]) => message.len() - 4 < u32::from_be_bytes([0, a, b, c]) as usize,
-        None => !message.is_empty(),
     }
 }
 

@@ -6,6 +6,7 @@ use super::following::follows_in_order;
 use super::{Reason, Rule, Seen};
 use crate::case::{Act, Body, Step};
 use crate::compare::DifferencePlace;
+use crate::observe::Observation;
 
 /// In the order of `docs/compat.md`.
 pub(super) const SENT_BEHIND: &[Rule] = &[
@@ -73,13 +74,23 @@ pub(super) const SENT_BEHIND: &[Rule] = &[
                     .flat_map(|side| side.received.iter().flatten())
                     .any(|one| one.cut)
             };
-            let classes = [
-                "behind: body",
-                "behind: cut",
-                "event closed kept",
-                "event kept closed",
-            ];
-            classes.iter().any(|class| seen.is(class))
+            let classes = ["behind: cut", "event closed kept", "event kept closed"];
+            // More or less of the same.
+            let is_part = || {
+                let DifferencePlace::Behind(number, at) = seen.difference.place else {
+                    return false;
+                };
+                seen.sides.is_some_and(|[a, b]| {
+                    let of = |side: &Observation| {
+                        let received = side.received.get(number)?.get(at)?;
+                        Some(received.body.clone())
+                    };
+                    of(a)
+                        .zip(of(b))
+                        .is_some_and(|(a, b)| a.starts_with(&b) || b.starts_with(&a))
+                })
+            };
+            (classes.iter().any(|class| seen.is(class)) || seen.is("behind: body") && is_part())
                 && seen.has_ending("_request_buffering")
                 && seen.sides.is_some_and(cut)
         },

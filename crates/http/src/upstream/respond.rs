@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bstr::ByteSlice;
 use proto::KnownField;
-use proto::message::ResponseHead;
+use proto::message::{MessageVersion, ResponseHead};
 
 use super::exchange::{Exchange, ExchangePlan};
 use super::exchange_log::SENDING;
@@ -108,6 +108,10 @@ impl Exchange {
             return outcome;
         }
         let buffering = copy_head(request, settings, &head, &mut map);
+        if head.version == MessageVersion::HTTP_09 {
+            // As in nginx, a header of HTTP/2 or HTTP/3 that lacks them gets this server's, whatever is passed on.
+            (request.out.omitted.server, request.out.omitted.date) = (false, false);
+        }
         self.buffering = buffering.unwrap_or(self.buffering);
         let out = &mut request.out;
         out.content_length = match self.protocol.content_length() {
@@ -340,16 +344,17 @@ fn apply_controls(
 
 /// Whether the body is to be buffered, if the head says so.
 fn said_of_buffering(settings: &UpstreamSettings, head: &ResponseHead) -> Option<bool> {
-    let value = head.fields.get_known(KnownField::XAccelBuffering)?;
     if settings.ignore_headers.has(KnownField::XAccelBuffering) {
         return None;
     }
-    if value.eq_ignore_ascii_case(b"no") {
-        Some(false)
-    } else {
-        // Any other value is ignored, as in nginx.
-        value.eq_ignore_ascii_case(b"yes").then_some(true)
-    }
+    // As in nginx, the last one counts, and any other value is ignored.
+    let said = head.fields.all_known(KnownField::XAccelBuffering);
+    let said = said.filter_map(|value| match value.to_ascii_lowercase().as_slice() {
+        b"no" => Some(false),
+        b"yes" => Some(true),
+        _ => None,
+    });
+    said.last()
 }
 
 /// Whether the body is read ahead of the client.

@@ -20,6 +20,7 @@ use proto::h2::client::{ClientError, H2ClientConnection, OutgoingHead, ResponseE
 use proto::h2::frame::{self, FrameHead, HEAD_LENGTH, MAX_FRAME_SIZE_DEFAULT};
 use proto::message::ResponseHead;
 
+use super::gateway::response::warn_of_repeated;
 use super::stream_response::{MAX_LIST, StreamResponse, check_trailer, store_field};
 use super::streamed_request::{StreamProfile, StreamedRequest};
 
@@ -321,7 +322,11 @@ impl<S: StreamProfile> UpstreamProtocol for Http2Exchange<S> {
             ResponseEvent::More | ResponseEvent::Control => Ok(HeadProgress::Interim(used)),
             ResponseEvent::Head { end } => {
                 let is_head = self.request.is_head(request);
-                self.response.accept_head(head, is_head, end, used)
+                let progress = self.response.accept_head(head, is_head, end, used)?;
+                if let HeadProgress::Complete(_) = progress {
+                    warn_of_repeated(request, head);
+                }
+                Ok(progress)
             }
             ResponseEvent::Data { .. } => Err(ProtocolFault::new(
                 "upstream sent unexpected http2 frame: 0",

@@ -17,6 +17,7 @@ use proto::h3::{FramePlace, H3Error, H3Event, H3FrameReader, frame};
 use proto::message::ResponseHead;
 use proto::qpack::{QpackDecoder, QpackEncoder, SectionOutcome};
 
+use super::gateway::response::warn_of_repeated;
 use super::stream_response::{MAX_LIST, StreamResponse, check_trailer, store_field};
 use super::streamed_request::{StreamProfile, StreamedRequest};
 
@@ -228,8 +229,10 @@ impl<S: StreamProfile> UpstreamProtocol for Http3Exchange<S> {
                 }
                 let is_head = self.request.is_head(request);
                 let progress = self.response.accept_head(head, is_head, false, used)?;
-                if let HeadProgress::Interim(_) = progress {
-                    self.reader.expect_another_head();
+                match progress {
+                    HeadProgress::Interim(_) => self.reader.expect_another_head(),
+                    HeadProgress::Complete(_) => warn_of_repeated(request, head),
+                    HeadProgress::Partial => {}
                 }
                 Ok(progress)
             }

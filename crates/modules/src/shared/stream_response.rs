@@ -110,11 +110,15 @@ pub(crate) fn store_field(
         let is_repeated = known.bit() & (FIRST_WINS | UNIQUE) != 0 && head.fields.has(known);
         if is_repeated && known.bit() & UNIQUE != 0 {
             let (name, value) = (field.name.as_bstr(), field.value.as_bstr());
-            let message = format!("upstream sent duplicate header line: \"{name}: {value}\"");
+            let previous = head.fields.get_known(known).unwrap_or_default().as_bstr();
+            let message = format!(
+                "upstream sent duplicate header line: \"{name}: {value}\", previous value: \"{name}: {previous}\""
+            );
             return Some(ProtocolFault::new(message));
         }
-        if !is_repeated {
-            head.fields.push(field.name, field.value);
+        match is_repeated {
+            true => head.note_repeated(field.name, field.value),
+            false => head.fields.push(field.name, field.value),
         }
         return None;
     }

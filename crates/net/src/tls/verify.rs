@@ -393,7 +393,9 @@ impl<'a> PathVerification<'a> {
             }
             // Before looking for the next issuer: the limit also ends a cycle of certificates.
             if path.len() > trust.depth + 1 {
+                // In OpenSSL's order: behind it there is no issuer either.
                 self.found(TOO_LONG);
+                self.found(if all_sent { NO_LOCAL_ISSUER } else { NO_ISSUER });
                 return path;
             }
             let issuer = self.issuer_among(last, trust.anchors(), &path, now);

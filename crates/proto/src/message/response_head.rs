@@ -62,6 +62,14 @@ impl ResponseHead {
         self.repeated.iter().map(|&line| self.text(line))
     }
 
+    /// Remembers a field of a header block that is dropped because an earlier one has the same name.
+    pub fn note_repeated(&mut self, name: &[u8], value: &[u8]) {
+        if self.repeated.len() < Self::MAX_REPEATED {
+            let line = self.fields.append_text(&[name, b": ", value].concat());
+            self.repeated.push(line);
+        }
+    }
+
     /// Whether the upstream keeps the connection open after this response.
     pub fn keeps_alive(&self) -> bool {
         let says = |token| {
