@@ -1,5 +1,5 @@
-//! What happens when memory is short: idle connections end, those first that have waited longest; then new ones are
-//! refused, until there is room again.
+//! What happens when memory is short: less is held for slow clients; then idle connections end, those first that have waited
+//! longest; then new ones are refused, until there is room again.
 //!
 //! A new connection is closed as soon as it is accepted, not answered with a 503: to read a request, and for TLS a
 //! handshake, takes the memory that is missing, and a balancer in front tries another server at once. Connections that
@@ -13,7 +13,9 @@ use host::loop_slots::LoopSlots;
 use super::LoopActions;
 use super::memory_gauge::{MemoryBound, MemoryGauge, MemoryReading};
 
-/// Shares of the bound, in percent: from here on idle connections end, ...
+/// Shares of the bound, in percent: from here on what slow clients do not take goes to files at once, ...
+const TIGHT: u64 = 60;
+/// ... from here on idle connections end, ...
 const SHORT: u64 = 85;
 /// ... from here on new ones are refused, ...
 const CRITICAL: u64 = 92;
@@ -77,6 +79,7 @@ impl MemoryWatch {
         let reading = self.gauge.read_gauge();
         let share = reading.map_or(0, |reading| reading.used * 100 / reading.limit.max(1));
         self.is_near = share >= 50;
+        host::tight_memory::set_tight(share >= TIGHT);
         self.refuse_or_accept(share, reading, loop_slots, log);
         if share < SHORT {
             self.shed = None;
