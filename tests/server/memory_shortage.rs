@@ -3,19 +3,25 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use weir_tests::{Server, http, until};
 
 /// Says how much of 100 MB is in use: `files` of them are pages of files.
 fn fill(group: &Path, used: u64, files: u64) {
-    // In place: the server has the files open.
+    // In place, since the server has the files open, and never empty: it may read at any moment.
     let write = |name: &str, text: String| {
-        fs::write(group.join(name), text).expect("the group's folder is writable");
+        let mut options = fs::File::options();
+        let file = options.write(true).create(true).truncate(false);
+        let file = file.open(group.join(name));
+        let written =
+            file.and_then(|file| file.write_all_at(format!("{text:<40}\n").as_bytes(), 0));
+        written.expect("the group's folder is writable");
     };
-    write("memory.max", format!("{}\n", 100 << 20));
-    write("memory.stat", format!("active_file {}\n", files << 20));
-    write("memory.current", format!("{}\n", used << 20));
+    write("memory.max", (100_u64 << 20).to_string());
+    write("memory.stat", format!("active_file {}", files << 20));
+    write("memory.current", (used << 20).to_string());
 }
 
 fn server(used: u64) -> Server {
