@@ -142,7 +142,7 @@ fn what_slow_clients_do_not_take_goes_to_files_while_memory_is_tight() {
     .file("large", large.clone())
     .folder("group");
     let group = site.path("group");
-    fill(&group, 50, 0);
+    fill(&group, 40, 0);
     let shown = group.display().to_string();
     let server = site
         .main(&format!("worker_processes 1; worker_memory group={shown};"))

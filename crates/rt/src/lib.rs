@@ -50,10 +50,9 @@ pub use event_loop::{
 };
 pub use handle::{INBOX_LIMIT, LoopHandle, PostError};
 pub use local_time::{LocalTime, local_time};
-pub use tables::shrink_tables;
 pub use task::{
-    AbortHandle, JoinError, JoinHandle, TaskRank, continue_as, set_rank, spawn, spawn_abortable,
-    spawn_handle, spawn_named, spawn_ranked, task_count,
+    AbortHandle, JoinError, JoinHandle, TaskRank, continue_as, set_rank, shrink_tables, spawn,
+    spawn_abortable, spawn_handle, spawn_named, spawn_ranked, task_count,
 };
 pub use time::{Elapsed, Interval, Sleep, Timer, sleep, sleep_until, timeout};
 

@@ -1,20 +1,5 @@
 //! The tables of a loop after a peak: tasks, timers and descriptors have places there that are used again, some 130 bytes for each
-//! connection, and twice as much after the last doubling.
-
-use crate::event_loop;
-use crate::task::TaskRank;
-
-/// Frees the places of this thread's loop behind the last one that is used. It looks at each place: a microsecond for a thousand.
-pub fn shrink_tables() {
-    // Without a loop there are no tables.
-    let _no_loop = event_loop::try_with(|core| {
-        core.tasks.borrow_mut().shrink();
-        core.wheel.borrow_mut().shrink();
-        core.reactor.shrink();
-        core.queue(TaskRank::Ordinary).shrink_to_fit();
-        core.queue(TaskRank::Patient).shrink_to_fit();
-    });
-}
+//! connection, and twice as much after the last doubling. Those at the end can go ([`crate::shrink_tables`]).
 
 /// How many of `count` places there are up to the last one that is not `free`.
 pub(crate) fn used_places(count: usize, free: &[u32]) -> usize {
