@@ -3,19 +3,25 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use weir_tests::{Server, http, until};
 
 /// Says how much of 100 MB is in use: `files` of them are pages of files.
 fn fill(group: &Path, used: u64, files: u64) {
-    // In place: the server has the files open.
+    // In place, since the server has the files open, and never empty: it may read at any moment.
     let write = |name: &str, text: String| {
-        fs::write(group.join(name), text).expect("the group's folder is writable");
+        let mut options = fs::File::options();
+        let file = options.write(true).create(true).truncate(false);
+        let file = file.open(group.join(name));
+        let written =
+            file.and_then(|file| file.write_all_at(format!("{text:<40}\n").as_bytes(), 0));
+        written.expect("the group's folder is writable");
     };
-    write("memory.max", format!("{}\n", 100 << 20));
-    write("memory.stat", format!("active_file {}\n", files << 20));
-    write("memory.current", format!("{}\n", used << 20));
+    write("memory.max", (100_u64 << 20).to_string());
+    write("memory.stat", format!("active_file {}", files << 20));
+    write("memory.current", (used << 20).to_string());
 }
 
 fn server(used: u64) -> Server {
@@ -112,4 +118,53 @@ fn pages_of_files_are_not_in_use() {
         server.read("error.log").matches("memory is short").count(),
         0
     );
+}
+
+/// How often a response has gone to a temporary file.
+fn spooled(server: &Server) -> usize {
+    let lines = server.read("error.log");
+    lines.matches("is buffered to a temporary file").count()
+}
+
+#[test]
+fn what_slow_clients_do_not_take_goes_to_files_while_memory_is_tight() {
+    if weir_tests::skip_on_oracle("nginx has no bound") {
+        return;
+    }
+    // Less than `proxy_buffers`, and more than the sockets take.
+    let large: Vec<u8> = (0..150_000_u32).flat_map(u32::to_be_bytes).collect();
+    let site = http(
+        "server { listen 127.0.0.1:%%PORT%% sndbuf=16k;
+            location / { return 200 ok; }
+            location /large { alias %%DIR%%/large; }
+            location /proxied { proxy_buffers 100 8k; proxy_pass http://127.0.0.1:%%PORT%%/large; } }",
+    )
+    .file("large", large.clone())
+    .folder("group");
+    let group = site.path("group");
+    fill(&group, 40, 0);
+    let shown = group.display().to_string();
+    let server = site
+        .main(&format!("worker_processes 1; worker_memory group={shown};"))
+        .start();
+    let reader = || {
+        let mut reader = server.connect();
+        reader.request("GET", "/proxied", &[]);
+        reader
+    };
+    let mut patient = reader();
+    patient.at_least(large.len());
+    assert_eq!(spooled(&server), 0, "it fits into its buffers");
+    fill(&group, 70, 0);
+    let mut readers = Vec::new();
+    let is_spooled = until(|| {
+        readers.push(reader());
+        (spooled(&server) > 0).then_some(())
+    });
+    assert!(is_spooled.is_some(), "{}", server.read("error.log"));
+    for mut reader in readers {
+        let body = reader.at_least(large.len());
+        assert!(body.len() >= large.len());
+    }
+    assert!(is_served(&server), "new clients are served");
 }

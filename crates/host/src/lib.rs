@@ -28,4 +28,5 @@ pub mod process;
 pub mod request_ring;
 pub mod signal;
 pub mod terminal;
+pub mod tight_memory;
 pub mod worker_group;

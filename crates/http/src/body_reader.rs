@@ -265,6 +265,9 @@ fn poll_file_work(request: &mut Request, context: &mut Context<'_>) -> Poll<Resu
 /// How long a client sends nothing before its content goes to the file, and the memory to others.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// The same while memory is tight: long enough for what is on its way.
+const PATIENCE_IF_TIGHT: Duration = Duration::from_millis(10);
+
 /// `client_body_timeout`, in two parts: after the first one memory is freed.
 struct ClientSilence {
     timer: rt::Timer,
@@ -285,8 +288,12 @@ impl ClientSilence {
     }
 
     fn begin(&mut self) {
-        self.timer.set(self.timeout.min(PATIENCE));
-        self.rest = self.timeout.saturating_sub(PATIENCE);
+        let patience = match host::tight_memory::is_tight() {
+            true => PATIENCE_IF_TIGHT,
+            false => PATIENCE,
+        };
+        self.timer.set(self.timeout.min(patience));
+        self.rest = self.timeout.saturating_sub(patience);
     }
 }
 

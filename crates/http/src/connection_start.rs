@@ -35,26 +35,36 @@ pub(crate) struct ServedClient {
 }
 
 /// Serves a connection that has waited, or that has not had to.
+///
+/// The steps come one after the other here. If each called the next one, its future would keep a place for what it has handed on,
+/// and there is such a future for every client that is served.
 pub(crate) async fn serve_waiting(connection: WaitingConnection, place: TablePlace) {
-    match connection {
-        WaitingConnection::New(accepted) => serve_accepted(accepted, place).await,
-        // Before its first request a client that came from elsewhere may still turn out to speak HTTP/2.
-        WaitingConnection::Served(served) => match served.client.requests.get() {
-            0 => speak(served, place).await,
-            _ => speak_http1(served, place).await,
-        },
+    let begun = match connection {
+        WaitingConnection::New(accepted) => begin_accepted(accepted, &place).await,
+        WaitingConnection::Served(served) => Some(served),
+    };
+    let Some(served) = begun else { return };
+    // Before its first request a client that came from elsewhere may still turn out to speak HTTP/2.
+    let protocol = match served.client.requests.get() {
+        0 => spoken_protocol(&served, &place).await,
+        _ => SpokenProtocol::Http1,
+    };
+    match protocol {
+        SpokenProtocol::Http1 => speak_http1(served, place).await,
+        SpokenProtocol::Http2 => speak_http2(served, place),
+        SpokenProtocol::Unknown | SpokenProtocol::Nothing => {}
     }
 }
 
-/// Serves one connection from its first byte on.
-async fn serve_accepted(accepted: Box<AcceptedConnection>, place: TablePlace) {
-    let engine = Rc::clone(&place.engine);
-    let http = &engine.http;
+/// Begins a connection with its first byte. `None` if it is over.
+async fn begin_accepted(
+    accepted: Box<AcceptedConnection>,
+    place: &TablePlace,
+) -> Option<ServedClient> {
+    let http = &place.engine.http;
     let site = http.site();
     // A reload may have removed the address between accepting and now: no server is left to answer.
-    let Some(endpoint) = endpoint_of(&site, &accepted) else {
-        return;
-    };
+    let endpoint = endpoint_of(&site, &accepted)?;
     let (client, bytes) = client_of(http, &site, endpoint, *accepted);
     // The PROXY header is the first thing on the connection, in front of TLS.
     if endpoint.proxy_protocol {
@@ -64,26 +74,24 @@ async fn serve_accepted(accepted: Box<AcceptedConnection>, place: TablePlace) {
             // Only read here, and once.
             Some(ProxyHeader::Named(header)) => drop(client.proxy.set(header)),
             Some(ProxyHeader::Unnamed) => {}
-            None => return,
+            None => return None,
         }
     }
     // A connection that `stream` passed on may have its TLS already.
     if endpoint.tls && !bytes.transport.is_tls() {
         let began = rt::now();
         if tls::accept_tls(http, &site, endpoint, &client, &bytes).await == TlsAdmission::Over {
-            return;
+            return None;
         }
         let took = rt::now().saturating_duration_since(began);
         client.handshake_time.set(took);
     }
-    // A connection may live for long: it must not keep this configuration alive.
-    drop(site);
-    speak(ServedClient { client, bytes }, place).await;
+    Some(ServedClient { client, bytes })
 }
 
-/// Serves the connection in the protocol that its client speaks.
-async fn speak(served: ServedClient, place: TablePlace) {
-    let ServedClient { client, bytes } = &served;
+/// Which protocol the client speaks.
+async fn spoken_protocol(served: &ServedClient, place: &TablePlace) -> SpokenProtocol {
+    let ServedClient { client, bytes } = served;
     let http = &place.engine.http;
     note_mobility(client);
     client.control.set_client(client);
@@ -91,7 +99,7 @@ async fn speak(served: ServedClient, place: TablePlace) {
         let site = http.site();
         if !http_loop::refresh_endpoint(client, &site) {
             // There was a reload during the handshake, and the address is gone.
-            return;
+            return SpokenProtocol::Nothing;
         }
         let endpoint = client.endpoint.borrow();
         endpoint.http2 || site.server(endpoint.default_server).core.http2.on
@@ -100,19 +108,15 @@ async fn speak(served: ServedClient, place: TablePlace) {
         place.count_memory(TLS_MEMORY);
         // ALPN has decided (RFC 9113, section 3.2).
         return match session.is_http2() {
-            true => speak_http2(served, place),
-            false => speak_http1(served, place).await,
+            true => SpokenProtocol::Http2,
+            false => SpokenProtocol::Http1,
         };
     }
     // A client that speaks plain HTTP to a TLS port gets an answer that says so, and that answer is HTTP/1's.
     if !may_be_http2 || client.tls_port {
-        return speak_http1(served, place).await;
+        return SpokenProtocol::Http1;
     }
-    match h2::detect_protocol(http, client, bytes).await {
-        SpokenProtocol::Http1 => speak_http1(served, place).await,
-        SpokenProtocol::Http2 => speak_http2(served, place),
-        SpokenProtocol::Unknown | SpokenProtocol::Nothing => {}
-    }
+    h2::detect_protocol(http, client, bytes).await
 }
 
 /// Serves the connection in HTTP/1. Between two requests it may move, and wait elsewhere.

@@ -347,6 +347,8 @@ impl LoopConnections {
             {
                 engine.tasks.shrink();
                 engine.recycled.shrink();
+                engine.connections.borrow_mut().shrink_to_fit();
+                rt::shrink_tables();
                 buffers::shrink();
                 // Not on the loop: with 19,000 connections it took 14 ms of CPU time.
                 let pool = rt::pool::default_pool();

@@ -67,8 +67,8 @@ pub struct RequestBody {
     pub(crate) memory: Vec<u8>,
     pub(crate) file: Option<Rc<TemporaryFile>>,
     pub(crate) length: u64,
-    /// The trailer fields.
-    pub trailers: Fields,
+    /// The trailer fields, if there are any.
+    trailers: Option<Box<Fields>>,
     pub(crate) complete: bool,
     /// What is being done with the file. It belongs to the content: a reader that is dropped, such as a script that
     /// another of its light threads ends, must not take along what is on its way to the file.
@@ -140,7 +140,7 @@ impl RequestBody {
             memory: Vec::new(),
             file: None,
             length: 0,
-            trailers: Fields::default(),
+            trailers: None,
             complete: true,
             file_work: None,
             came: false,
@@ -148,6 +148,12 @@ impl RequestBody {
             taken: 0,
             is_wanted: false,
         }
+    }
+
+    /// The trailer fields.
+    pub fn trailers(&self) -> &Fields {
+        static NONE: Fields = Fields::new();
+        self.trailers.as_deref().unwrap_or(&NONE)
     }
 
     /// Drops the content, for the next request of the connection.
@@ -347,7 +353,8 @@ impl RequestBody {
         self.length += (out.len() - before) as u64;
         if done {
             // The input goes with the end of the content, so what only it knows is kept now.
-            self.trailers = input.trailers();
+            let trailers = input.trailers();
+            self.trailers = (!trailers.is_empty()).then(|| Box::new(trailers));
             self.taken = input.bytes_taken();
             self.complete = true;
             self.input = None;

@@ -24,7 +24,7 @@ pub struct Response {
     pub charset: BString,
     /// The field as the upstream server wrote it, if we would write it differently, with the `content_type` and
     /// `charset` that were read from it. It is used for as long as those two are unchanged.
-    pub content_type_as_sent: Option<(BString, BString, BString)>,
+    pub content_type_as_sent: Option<Box<(BString, BString, BString)>>,
     /// The media type of the content that a 304 describes.
     pub type_not_sent: BString,
     /// The content's length, if the body itself does not know it: for a response to HEAD, or a proxied one.
@@ -51,7 +51,7 @@ pub struct Response {
     pub body: ResponseBody,
     /// What the content is a copy of, byte for byte; only in locations whose filters ask
     /// ([`HttpModule::identifies_content`](crate::HttpModule::identifies_content)). `None` as soon as a filter has changed it.
-    pub identity: Option<ContentIdentity>,
+    pub identity: Option<Box<ContentIdentity>>,
     /// What filters may still do to it.
     pub transforms: AllowedTransforms,
 }
@@ -129,17 +129,17 @@ impl Response {
         let mut canonical = Vec::with_capacity(value.len() + 1);
         self.write_content_type(&mut canonical);
         if canonical != value {
-            self.content_type_as_sent = Some((
+            self.content_type_as_sent = Some(Box::new((
                 value.into(),
                 self.content_type.clone(),
                 self.charset.clone(),
-            ));
+            )));
         }
     }
 
     /// Appends the value of `Content-Type`.
     pub fn write_content_type(&self, out: &mut Vec<u8>) {
-        if let Some((text, content_type, charset)) = &self.content_type_as_sent
+        if let Some((text, content_type, charset)) = self.content_type_as_sent.as_deref()
             && *content_type == self.content_type
             && *charset == self.charset
         {

@@ -27,6 +27,7 @@ pub mod report;
 pub mod slow_turn;
 pub mod socket_option;
 pub mod stats;
+mod tables;
 mod task;
 mod time;
 
@@ -50,8 +51,8 @@ pub use event_loop::{
 pub use handle::{INBOX_LIMIT, LoopHandle, PostError};
 pub use local_time::{LocalTime, local_time};
 pub use task::{
-    AbortHandle, JoinError, JoinHandle, TaskRank, continue_as, set_rank, spawn, spawn_abortable,
-    spawn_handle, spawn_named, spawn_ranked, task_count,
+    AbortHandle, JoinError, JoinHandle, TaskRank, continue_as, set_rank, shrink_tables, spawn,
+    spawn_abortable, spawn_handle, spawn_named, spawn_ranked, task_count,
 };
 pub use time::{Elapsed, Interval, Sleep, Timer, sleep, sleep_until, timeout};
 

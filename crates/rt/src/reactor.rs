@@ -25,6 +25,7 @@ use rustix::io::Errno;
 
 use crate::event_loop;
 use crate::handle::LoopShared;
+use crate::tables::used_places;
 
 /// What a source is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -272,6 +273,8 @@ impl EpollToken {
 struct EventSources {
     slots: Vec<(u32, Option<Rc<EventSource>>)>,
     free: Vec<u32>,
+    /// The generation of a new slot: none that one in its place has had before.
+    first: u32,
 }
 
 impl EventSources {
@@ -289,6 +292,17 @@ impl EventSources {
         *source = None;
         *generation = generation.wrapping_add(1);
         self.free.push(token.index);
+    }
+
+    /// Frees the slots behind the last one that is used.
+    fn shrink(&mut self) {
+        let used = used_places(self.slots.len(), &self.free);
+        for (generation, _) in self.slots.drain(used..) {
+            self.first = self.first.max(generation);
+        }
+        self.slots.shrink_to_fit();
+        self.free.retain(|index| (*index as usize) < used);
+        self.free.shrink_to_fit();
     }
 }
 
@@ -333,14 +347,16 @@ impl Reactor {
             }
             None => {
                 let index = u32::try_from(sources.slots.len()).expect("descriptors are 31-bit");
-                sources.slots.push((0, Some(Rc::clone(&source))));
-                EpollToken {
-                    index,
-                    generation: 0,
-                }
+                let generation = sources.first;
+                sources.slots.push((generation, Some(Rc::clone(&source))));
+                EpollToken { index, generation }
             }
         };
         (source, token)
+    }
+
+    pub(crate) fn shrink(&self) {
+        self.sources.borrow_mut().shrink();
     }
 
     /// Waits for events until the timeout (`None`: for ever). An interrupted wait is an empty one.

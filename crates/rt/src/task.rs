@@ -18,6 +18,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use crate::event_loop::{self, LoopCore};
 use crate::handle::{LoopHandle, LoopShared, PostError, TaskId, current_id};
 use crate::panics;
+use crate::tables::used_places;
 
 /// Runs `future` on this thread's loop, detached.
 ///
@@ -164,6 +165,18 @@ pub fn task_count() -> usize {
     event_loop::with_loop(|core| core.tasks.borrow().living)
 }
 
+/// Frees the places of this thread's loop behind the last one that is used. It looks at each place: a microsecond for a thousand.
+pub fn shrink_tables() {
+    // Without a loop there are no tables.
+    let _no_loop = event_loop::try_with(|core| {
+        core.tasks.borrow_mut().shrink();
+        core.wheel.borrow_mut().shrink();
+        core.reactor.shrink();
+        core.queue(TaskRank::Ordinary).shrink_to_fit();
+        core.queue(TaskRank::Patient).shrink_to_fit();
+    });
+}
+
 pub(crate) type BoxedTask = Pin<Box<dyn Future<Output = ()>>>;
 
 /// What a waker points to.
@@ -213,6 +226,8 @@ impl TaskHeader {
 pub(crate) struct TaskSlab {
     slots: Vec<TaskSlot>,
     free: Vec<u32>,
+    /// The generation of a new slot: none that one in its place has had before.
+    first: u32,
     pub(crate) living: usize,
 }
 
@@ -250,6 +265,7 @@ impl TaskSlab {
         Self {
             slots: Vec::new(),
             free: Vec::new(),
+            first: 0,
             living: 0,
         }
     }
@@ -270,7 +286,7 @@ impl TaskSlab {
                 let index =
                     u32::try_from(self.slots.len()).expect("fewer than 2^32 tasks fit in memory");
                 self.slots.push(TaskSlot {
-                    generation: 0,
+                    generation: self.first,
                     header: None,
                     waker: None,
                     state: TaskState::Free,
@@ -371,6 +387,17 @@ impl TaskSlab {
         });
         self.free.push(id.index);
         self.living -= 1;
+    }
+
+    /// Frees the slots behind the last one that is used.
+    pub(crate) fn shrink(&mut self) {
+        let used = used_places(self.slots.len(), &self.free);
+        for slot in self.slots.drain(used..) {
+            self.first = self.first.max(slot.generation);
+        }
+        self.slots.shrink_to_fit();
+        self.free.retain(|index| (*index as usize) < used);
+        self.free.shrink_to_fit();
     }
 
     /// Ends a task that is not being polled and gives its future back, to be dropped without a borrow

@@ -339,3 +339,31 @@ fn a_notification_of_one_who_left_goes_to_the_next() {
         assert!(!notify.has_waiters());
     });
 }
+
+/// What refers to a task that has ended must not reach another one, even if its place has been freed and made again.
+#[test]
+fn a_handle_does_not_reach_a_task_that_came_later() {
+    run(|| async {
+        let old: Vec<_> = (0..100)
+            .map(|_| rt::spawn_abortable("short", async {}))
+            .collect();
+        rt::yield_now().await;
+        rt::shrink_tables();
+        let ended = Rc::new(Cell::new(0));
+        for _ in 0..100 {
+            let ended = Rc::clone(&ended);
+            rt::spawn(async move {
+                rt::sleep(Duration::from_millis(5)).await;
+                ended.set(ended.get() + 1);
+            });
+        }
+        for handle in old {
+            handle.abort();
+        }
+        while rt::task_count() > 1 {
+            rt::shrink_tables();
+            rt::yield_now().await;
+        }
+        assert_eq!(ended.get(), 100);
+    });
+}

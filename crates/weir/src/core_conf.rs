@@ -301,10 +301,10 @@ pub(crate) static DIRECTIVES: DirectiveTable<CoreConf> = DirectiveTable::<CoreCo
         "worker_memory",
         "auto | off | size | group=directory",
         Some("auto"),
-        "How much memory there is. When 85 % of it are in use, connections that wait for a request are closed, the oldest \
-         first; from 92 % on, new connections are refused. `auto` is the limit of the control group, or the memory of \
-         the machine, or the limit of the control group whose directory is named; pages of files do not count as used. A \
-         size bounds the memory of the worker process itself.",
+        "How much memory there is. When half of it is in use, what slow clients do not take is held in files at once. From 85 % \
+         on, connections that wait for a request are closed, the oldest first; from 92 % on, new connections are refused. \
+         `auto` is the limit of the control group, or the memory of the machine, or the limit of the control group whose \
+         directory is named; pages of files do not count as used. A size bounds the memory of the worker process itself.",
         Setter::Custom(Arity::ONE, RepeatRule::Once, |core, line| {
             core.memory = match line.arg(0).text.as_slice() {
                 b"auto" => MemoryBound::Auto,

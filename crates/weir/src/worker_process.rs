@@ -465,6 +465,7 @@ impl ControlThread {
             // The master is of the same binary, so another attempt would bring the same message.
             return ControlFlow::Break(WorkerExit::Fatal);
         };
+        let is_first = !self.worker.has_configuration();
         let result = self.worker.apply(&generation);
         let mut body = generation.number.to_le_bytes().to_vec();
         let answer = match &result {
@@ -479,9 +480,17 @@ impl ControlThread {
             let _ = channel.send(answer as u8, &body, &[]);
         }
         // Kept for a next master, in case this one is killed.
+        let GenerationMessage {
+            sockets, snapshot, ..
+        } = generation;
         if result.is_ok() && !self.worker.is_stopping() {
-            let sockets = generation.sockets.into_values();
+            let sockets = sockets.into_values();
             self.sockets = sockets.flat_map(|(_, members)| members).collect();
+        }
+        if is_first && result.is_ok() {
+            // The texts, and what was needed to receive them. After a reload that is done once the configuration before is gone.
+            drop(snapshot);
+            process::give_memory_back();
         }
         // Without a first configuration there is nothing to serve.
         match result.is_err() && !self.worker.has_configuration() {

@@ -70,7 +70,7 @@ fn admit<'a>(
 /// Passes the request on as a location without a cache does.
 fn go_past<'a>(request: &'a mut Request, source: &'static CachedProtocol) -> HandlerStep<'a> {
     match (source.plan)(request) {
-        Ok(plan) => HandlerStep::later(upstream::exchange_and_respond(request, plan)),
+        Ok(plan) => upstream::exchange_step(request, plan),
         Err(outcome) => outcome.into(),
     }
 }

@@ -97,7 +97,7 @@ impl CacheResponse<'_> {
             StoredKind::Content | StoredKind::Error => {
                 // What is served because the origin fails goes out as with nginx, compressed as it goes and without a length.
                 let is_stale = self.status == UpstreamCacheStatus::Stale;
-                out.identity = self.identity.filter(|_| !is_stale);
+                out.identity = self.identity.filter(|_| !is_stale).map(Box::new);
                 (self.length, self.body)
             }
         };

@@ -5,6 +5,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use host::tight_memory::is_tight;
 use rt::net::SocketOption;
 
 use super::sender::{GATHER, Http1Sender, SendJob};
@@ -55,15 +56,16 @@ impl Http1Sender {
 
     /// Up to which size output is gathered.
     pub(super) fn most_output(&self) -> usize {
-        match self.is_slow {
+        match self.is_slow || is_tight() {
             true => GATHER_FOR_SLOW,
             false => GATHER,
         }
     }
 
-    /// How long the client may take nothing before what is held for it is dropped: not at all, if it was slow before.
+    /// How long the client may take nothing before what is held for it is dropped: not at all, if it was slow before, or if
+    /// memory is tight.
     pub(super) fn patience(&self, job: &SendJob) -> Duration {
-        match self.is_slow {
+        match self.is_slow || is_tight() {
             true => Duration::ZERO,
             false => PATIENCE.min(job.timeout),
         }

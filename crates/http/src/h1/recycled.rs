@@ -39,7 +39,16 @@ pub(crate) struct RecycledSlots {
     slots: RefCell<Vec<Box<RequestSlot>>>,
     /// The memory of their requests. Apart from the slots, which a slow client keeps for long: that of its own request is in the
     /// request.
-    buffers: RefCell<Vec<RequestBuffers>>,
+    buffers: RefCell<KeptBuffers>,
+}
+
+/// The memory of requests that have ended. What is taken is left empty in its place, since it is half a kilobyte that would have
+/// to be moved out and made again.
+#[derive(Default)]
+struct KeptBuffers {
+    all: Vec<RequestBuffers>,
+    /// How many of them have memory; those behind have none.
+    filled: usize,
 }
 
 impl RecycledSlots {
@@ -53,14 +62,12 @@ impl RecycledSlots {
         &self,
         make: impl FnOnce(&mut RequestBuffers) -> Request,
     ) -> Request {
-        let mut all = self.buffers.borrow_mut();
-        // In its place: what is in it would be copied on its way.
-        let Some(buffers) = all.last_mut() else {
+        let mut kept = self.buffers.borrow_mut();
+        let Some(last) = kept.filled.checked_sub(1) else {
             return make(&mut RequestBuffers::default());
         };
-        let request = make(buffers);
-        all.pop();
-        request
+        kept.filled = last;
+        make(&mut kept.all[last])
     }
 
     /// Frees what only a peak of connections needed.
@@ -68,9 +75,11 @@ impl RecycledSlots {
         let mut slots = self.slots.borrow_mut();
         slots.truncate(KEPT);
         slots.shrink_to_fit();
-        let mut buffers = self.buffers.borrow_mut();
-        buffers.truncate(KEPT);
-        buffers.shrink_to_fit();
+        let mut kept = self.buffers.borrow_mut();
+        kept.filled = kept.filled.min(KEPT);
+        let filled = kept.filled;
+        kept.all.truncate(filled);
+        kept.all.shrink_to_fit();
     }
 
     /// Keeps the slot of a connection that has ended, and the memory of its request unless that is unusually large. The request
@@ -81,18 +90,27 @@ impl RecycledSlots {
             return;
         }
         if let Some(request) = &mut slot.request {
-            let mut all = self.buffers.borrow_mut();
-            if all.len() < MOST {
-                all.push(RequestBuffers::default());
-            }
-            if let Some(buffers) = all.last_mut() {
-                request.leave_buffers(buffers);
-                if buffers.size() > LARGEST {
-                    all.pop();
-                }
-            }
+            self.buffers.borrow_mut().keep_those_of(request);
             slot.request = None;
         }
         slots.push(slot);
+    }
+}
+
+impl KeptBuffers {
+    /// Keeps the memory of a request that has ended, unless that is unusually large.
+    fn keep_those_of(&mut self, request: &mut Request) {
+        if self.filled == MOST {
+            return;
+        }
+        if self.filled == self.all.len() {
+            self.all.push(RequestBuffers::default());
+        }
+        let buffers = &mut self.all[self.filled];
+        request.leave_buffers(buffers);
+        match buffers.size() > LARGEST {
+            true => *buffers = RequestBuffers::default(),
+            false => self.filled += 1,
+        }
     }
 }

@@ -208,7 +208,8 @@ impl Http1Sender {
             && *error != BodyError::Withdrawn
         {
             // What was produced before the failure still goes to the client; the missing end shows that it is not all.
-            if let Err(error) = self.flush(request, &job).await {
+            // In a box: it is rare, and every connection would have the space for it.
+            if let Err(error) = Box::pin(self.flush(request, &job)).await {
                 result = Err(error);
             }
         }
@@ -375,7 +376,7 @@ impl Http1Sender {
         }
         self.begin_chunk(job, bytes.len() as u64);
         // Below the bound a copy is cheaper than a system call; above it the bytes are sent from where they are.
-        if self.out.len() + bytes.len() <= GATHER {
+        if self.out.len() + bytes.len() <= self.most_output() {
             self.out.extend_from_slice(&bytes);
             self.end_chunk(job);
             return Ok(None);

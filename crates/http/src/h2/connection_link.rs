@@ -22,6 +22,9 @@ use crate::virtual_server::LastVirtualServer;
 /// append at a time it bounds the output.
 pub(super) const OUTPUT_FULL: usize = 64 * 1024;
 
+/// The same while memory is tight.
+const OUTPUT_FULL_IF_TIGHT: usize = 16 * 1024;
+
 /// A piece of content below this size is sent only if it is the last one, or after some time, in bytes. Otherwise a
 /// client that opens its window byte by byte would cost a frame, and a read of a file, for each.
 const LITTLE: u32 = 64;
@@ -290,7 +293,14 @@ impl Http2Link {
     /// Whether there is room for content, in the output and in the connection's window.
     pub(super) fn has_room(&self) -> bool {
         let output = self.output.borrow();
-        output.pending() < OUTPUT_FULL && output.window.available() > 0
+        output.pending() < self.most_pending() && output.window.available() > 0
+    }
+
+    fn most_pending(&self) -> usize {
+        match host::tight_memory::is_tight() {
+            true => OUTPUT_FULL_IF_TIGHT,
+            false => OUTPUT_FULL,
+        }
     }
 
     /// How much the client accepts of a stream now, in bytes; 0 if that is so little that more is waited for.
@@ -348,7 +358,8 @@ impl Http2Link {
             .filter(|stream| self.usable_window(stream) > 0);
         let mut able: Vec<_> = able.collect();
         able.sort_unstable_by_key(|stream| stream.send_order());
-        let mut room = OUTPUT_FULL - self.output.borrow().pending();
+        let pending = self.output.borrow().pending();
+        let mut room = self.most_pending().saturating_sub(pending);
         for stream in able {
             stream.wake_sender();
             let takes = self.usable_window(stream).min(stream.wanted.get());

@@ -164,13 +164,36 @@ impl Exchange {
         request: &mut Request,
         plan: ExchangePlan,
     ) -> Result<Box<Exchange>, NoResponse> {
-        // Cleared before anything can fail: the error log names the upstream even if the request's body is refused.
-        request.upstream.get_or_make().target.clear();
         // Rarely needed futures are boxed. Otherwise their space would be part of this future, and be copied with every
         // request.
         if !request.body.is_complete() {
-            Box::pin(request_content::read_request_content(request, plan.content)).await?;
+            Box::pin(Exchange::read_content(request, plan.content)).await?;
         }
+        Exchange::run_with_content(request, plan).await
+    }
+
+    /// Reads the request's body before an exchange, unless it is to be sent while it is being read.
+    pub(super) async fn read_content(
+        request: &mut Request,
+        content: RequestContent,
+    ) -> Result<(), NoResponse> {
+        // Before anything can fail: the error log names the upstream even if the body is refused.
+        request.upstream.forget_target();
+        let read = request_content::read_request_content(request, content).await;
+        if read.is_err() {
+            // It has come as far as to this exchange (`$proxy_host`). A slow upload has no record before its exchange.
+            request.upstream.get_or_make();
+        }
+        read
+    }
+
+    /// [`Exchange::run_exchange`] once the body has been read.
+    pub(super) async fn run_with_content(
+        request: &mut Request,
+        plan: ExchangePlan,
+    ) -> Result<Box<Exchange>, NoResponse> {
+        // Before anything can fail, too.
+        request.upstream.get_or_make().target.clear();
         let mut exchange = match plan.target {
             ExchangeTarget::Group(_) => Exchange::begin(request, plan)?,
             ExchangeTarget::Host { .. } => {

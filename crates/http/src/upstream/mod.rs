@@ -62,7 +62,7 @@ pub use protocol::{
     RequestTraits, ShownFields, UpstreamProtocol,
 };
 pub use request_content::RequestContent;
-pub use respond::exchange_and_respond;
+pub use respond::{exchange_and_respond, exchange_step};
 pub use upstream_record::{RecordSlot, UpstreamRecord};
 pub use upstream_settings::{SettingsRef, UpstreamSettings, parse_local_address};
 pub use value_terminator::{ValueOrigin, ValueTerminator};

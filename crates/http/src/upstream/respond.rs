@@ -8,20 +8,48 @@ use proto::message::{MessageVersion, ResponseHead};
 
 use super::exchange::{Exchange, ExchangePlan};
 use super::exchange_log::SENDING;
+use super::no_response::NoResponse;
 use super::protocol::{ContentLength, RequestTraits};
 use super::response_reader::ResponseReader;
 
 use super::tunnel::UpstreamTunnel;
 use super::upstream_settings::{UpstreamSettings, UpstreamStore};
 use crate::cluster::RESPONSE_FIELD;
-use crate::module::HandlerOutcome;
+use crate::module::{HandlerOutcome, HandlerStep};
 use crate::request::{HttpVersion, Request};
 use crate::response::OmittedFields;
 use crate::response_body::ResponseBody;
 
 /// Runs an exchange, and makes its response the response to the request.
 pub async fn exchange_and_respond(request: &mut Request, plan: ExchangePlan) -> HandlerOutcome {
-    match Exchange::run_exchange(request, plan).await {
+    respond_with(Exchange::run_exchange(request, plan).await, request)
+}
+
+/// The same as a step. While the request's body is read, which may take long, there is only what reads it: the future of an
+/// exchange is ten times as large.
+pub fn exchange_step(request: &mut Request, plan: ExchangePlan) -> HandlerStep<'_> {
+    match request.body.is_complete() {
+        true => HandlerStep::later(run_and_respond(request, plan)),
+        false => HandlerStep::later(read_and_respond(request, plan)),
+    }
+}
+
+async fn read_and_respond(request: &mut Request, plan: ExchangePlan) -> HandlerOutcome {
+    match Exchange::read_content(request, plan.content).await {
+        Ok(()) => Box::pin(run_and_respond(request, plan)).await,
+        Err(none) => respond_with(Err(none), request),
+    }
+}
+
+async fn run_and_respond(request: &mut Request, plan: ExchangePlan) -> HandlerOutcome {
+    respond_with(Exchange::run_with_content(request, plan).await, request)
+}
+
+fn respond_with(
+    result: Result<Box<Exchange>, NoResponse>,
+    request: &mut Request,
+) -> HandlerOutcome {
+    match result {
         Ok(exchange) => exchange.respond(request),
         Err(none) => {
             request.head.doing.set(SENDING);

@@ -17,6 +17,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use host::tight_memory::is_tight;
 
 use super::detached_reader::DetachedReader;
 use super::exchange::Exchange;
@@ -32,6 +33,9 @@ use crate::response_body::{BodyChunk, BodyError, BodySource, ResponseBody};
 
 /// The minimum and the maximum size of one read, in bytes. In between, `…_buffers` decides.
 const READ_SIZE: (usize, usize) = (4 * 1024, 64 * 1024);
+
+/// The maximum while memory is tight.
+const READ_SIZE_IF_TIGHT: usize = 8 * 1024;
 
 /// The interval at which reading is resumed when `…_limit_rate` permits no more at the moment.
 const RATE_TICK: Duration = Duration::from_millis(20);
@@ -274,7 +278,10 @@ impl ResponseReader {
         let Some(link) = &self.exchange.current.link else {
             return Poll::Pending;
         };
-        let mut most = self.read_size;
+        let mut most = match is_tight() {
+            true => self.read_size.min(READ_SIZE_IF_TIGHT),
+            false => self.read_size,
+        };
         if self.rate > 0 {
             // With an allowance of 0 more was received than is permitted so far. After the pause the task is woken once more
             // instead of reading at once, and the poll then computes the allowance anew.
@@ -384,6 +391,14 @@ impl ResponseReader {
             return true;
         }
         self.state == ReaderState::Reading && !saving.is_full()
+    }
+
+    /// How much may be in memory for a client that does not take it: `…_buffers`, or one read while memory is tight.
+    fn most_queued(&self) -> u64 {
+        match is_tight() {
+            true => self.memory.min(READ_SIZE_IF_TIGHT as u64),
+            false => self.memory,
+        }
     }
 
     /// Takes the next chunk for the client out of the queue.
@@ -497,7 +512,7 @@ impl BodySource for ResponseReader {
             }
             // When the buffers in memory are full, the file takes the rest. When that is full too, the upstream has to
             // wait.
-            let full = self.queued >= self.memory;
+            let full = self.queued >= self.most_queued();
             let saved = self.poll_saving(request, context);
             if self.state != ReaderState::Reading
                 || full && !self.spool.begin(request)
@@ -516,7 +531,7 @@ impl BodySource for ResponseReader {
         let held = self.queued + bytes;
         // A response that fits into its buffers has no file.
         self.buffering
-            && (held > self.memory || self.spool.is_active())
+            && (held > self.most_queued() || self.spool.is_active())
             && self.state != ReaderState::Cut
             && self.spool.may_park(held)
     }

@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use base::ErrnoText;
 use bytes::Bytes;
 use host::error_log::LogLevel;
+use host::tight_memory::is_tight;
 use rt::file::File;
 
 use super::upstream_settings::UpstreamSettings;
@@ -113,8 +114,11 @@ impl ResponseSpool {
     }
 
     /// Whether the file accepts no more at the moment. Up to two batches may wait besides the one that is being
-    /// written; beyond that, the upstream waits for the disk.
+    /// written, and none while memory is tight; beyond that, the upstream waits for the disk.
     pub(super) fn is_full(&self) -> bool {
+        if is_tight() && self.is_writing() {
+            return true;
+        }
         self.active
             && (self.written + self.batch.len() as u64 >= self.max
                 || self.batch.len() >= 2 * self.batch_size)

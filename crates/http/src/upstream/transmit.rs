@@ -133,7 +133,7 @@ impl RequestTransmit {
                 first_end = piece.len() as u64;
                 done = piece.len() == content.len();
                 if done {
-                    protocol.write_last_content(piece, &request.body.trailers, &mut first);
+                    protocol.write_last_content(piece, request.body.trailers(), &mut first);
                 } else {
                     protocol.write_content(piece, &mut first);
                 }
@@ -345,7 +345,7 @@ impl RequestTransmit {
                 let piece = &content[from..content.len().min(from + PIECE.min(room))];
                 self.position += piece.len() as u64;
                 let is_last = self.position >= content.len() as u64;
-                self.put(piece, is_last.then_some(&request.body.trailers), protocol);
+                self.put(piece, is_last.then_some(request.body.trailers()), protocol);
             }
             ContentSource::File(file, length) => {
                 let (temporary, length) = (Rc::clone(file), *length);
@@ -356,7 +356,7 @@ impl RequestTransmit {
                 let piece = piece.map_err(|error| read_failed(request, &temporary, &error))?;
                 self.position += piece.len() as u64;
                 let is_last = piece.is_empty() || self.position >= length;
-                self.put(&piece, is_last.then_some(&request.body.trailers), protocol);
+                self.put(&piece, is_last.then_some(request.body.trailers()), protocol);
                 // The memory is reused for the next piece.
                 self.scratch = piece;
             }
@@ -464,7 +464,7 @@ impl RequestTransmit {
             return Err(SendFailure::Client(NoResponse::new(413)));
         }
         let piece = std::mem::take(&mut self.scratch);
-        self.put(&piece, ended.then_some(&request.body.trailers), protocol);
+        self.put(&piece, ended.then_some(request.body.trailers()), protocol);
         self.has_client_end = ended;
         self.scratch = piece;
         Ok(true)

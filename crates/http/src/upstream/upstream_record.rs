@@ -124,6 +124,13 @@ impl RecordSlot {
         self.0.get_or_insert_with(take_record)
     }
 
+    /// The target of an earlier exchange does not count any more.
+    pub(super) fn forget_target(&mut self) {
+        if let Some(record) = &mut self.0 {
+            record.target.clear();
+        }
+    }
+
     /// An internal redirect leaves the location whose exchanges these were.
     pub(crate) fn leave_location(&mut self) {
         if let Some(record) = &mut self.0 {

@@ -176,7 +176,7 @@ fn authority(address: &[u8], scheme: &[u8]) -> BString {
 /// The content handler.
 fn handler(request: &mut Request) -> HandlerStep<'_> {
     match plan(request) {
-        Ok(plan) => HandlerStep::later(upstream::exchange_and_respond(request, plan)),
+        Ok(plan) => upstream::exchange_step(request, plan),
         Err(outcome) => outcome.into(),
     }
 }

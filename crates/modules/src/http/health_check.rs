@@ -324,7 +324,7 @@ impl GroupChecks {
         self.group.state().count_check(peer, passed);
         let run = self
             .streaks
-            .entry(peer.name().clone())
+            .entry(peer.name().to_owned())
             .or_insert(ResultStreak { passed, length: 0 });
         *run = if run.passed == passed {
             ResultStreak {

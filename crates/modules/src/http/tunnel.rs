@@ -159,7 +159,7 @@ fn next_upstream(
 /// The content handler.
 fn tunnel(request: &mut Request) -> HandlerStep<'_> {
     match plan(request) {
-        Ok(plan) => HandlerStep::later(http::upstream::exchange_and_respond(request, plan)),
+        Ok(plan) => http::upstream::exchange_step(request, plan),
         Err(outcome) => outcome.into(),
     }
 }

@@ -14,7 +14,7 @@ pub(crate) fn respond_with_file(request: &mut Request, found: OpenFile) -> Handl
     // Only where a filter asks: it is a copy of seven numbers, and most locations send files as they are.
     if location.pipeline.identifies_content {
         let identity = FileIdentity::of(&found.metadata);
-        request.out.identity = Some(ContentIdentity::File(identity));
+        request.out.identity = Some(Box::new(ContentIdentity::File(identity)));
     }
     request.out.status = 200;
     request.out.last_modified = Some(modified);

@@ -257,12 +257,12 @@ pub(crate) fn read_server(
     match &address.host {
         AddressHost::Name(host) if resolve.wanted => {
             let port = address.port.unwrap_or(DEFAULT_PORT);
-            server.resolve = Some(NameToResolve {
+            server.resolve = Some(Box::new(NameToResolve {
                 host: host.clone(),
                 port,
                 service: resolve.service,
                 once: false,
-            });
+            }));
         }
         _ if !resolve.service.is_empty() => {
             return Err(line.error_at(

@@ -20,7 +20,7 @@ pub struct HostLookup {
     /// The addresses, IPv4 first, which is nginx's order and therefore that of the round robin.
     pub addresses: Vec<SocketAddress>,
     /// What remains to be resolved at run time.
-    pub later: Option<NameToResolve>,
+    pub later: Option<Box<NameToResolve>>,
     /// A warning for the user.
     pub warning: Option<String>,
 }
@@ -88,7 +88,7 @@ pub fn lookup_configured(address: &ConfAddress, default_port: u16) -> HostLookup
     ));
     HostLookup {
         addresses,
-        later: Some(later),
+        later: Some(Box::new(later)),
         warning,
     }
 }

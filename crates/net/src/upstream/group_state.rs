@@ -20,10 +20,9 @@ use super::balance::{
 use super::idle::IdlePool;
 use super::lease::{LeaseObservation, PeerLease};
 use super::outcome::{NoPeer, PeerOutcome, PeerTraffic, ReleasedPeer, UpstreamTimes};
-use super::peer::{
-    PeerHealth, PeerLoad, PeerStatus, UpstreamPeer, milliseconds, moving_average, now_ms,
-};
+use super::peer::{PeerHealth, PeerStatus, UpstreamPeer, milliseconds, now_ms};
 use super::peer_list::{PeerList, PeerRound, next_id};
+use super::peer_load::{PeerLoad, moving_average};
 use super::queue::WaitQueue;
 use super::server::{NameToResolve, ResolvedAddress, UpstreamServer};
 use super::settings::{GroupSettings, QueueSettings};
@@ -114,7 +113,7 @@ impl GroupState {
         self.configure_sessions(settings);
         let mut locked = self.lock();
         let named = settings.servers.iter();
-        let named = named.filter_map(|server| server.resolve.as_ref());
+        let named = named.filter_map(|server| server.resolve.as_deref());
         let named: HashSet<_> = named.map(NameToResolve::key).collect();
         // Addresses of names that are still configured stay usable until the new configuration's first lookup.
         locked.resolved.retain(|key, _| named.contains(key));
@@ -209,10 +208,10 @@ impl GroupState {
     /// Counts an active check.
     pub fn count_check(&self, peer: &UpstreamPeer, passed: bool) {
         let _locked = self.lock();
-        let load = &peer.load;
-        load.checks.add(1);
-        load.checks_failed.add(i64::from(!passed));
-        load.last_check_passed.set(i64::from(passed));
+        let troubles = peer.load.troubles();
+        troubles.checks.add(1);
+        troubles.checks_failed.add(i64::from(!passed));
+        troubles.last_check_passed.set(i64::from(passed));
     }
 
     fn configure_sessions(&self, settings: &GroupSettings) {
@@ -297,7 +296,7 @@ impl GroupState {
         // Under the lock, although the health itself is atomic: waiting requests may be granted this peer at once.
         let mut locked = self.lock();
         if peer.health() == PeerHealth::Unhealthy && health == PeerHealth::Healthy {
-            peer.load.started.set(now_ms());
+            peer.load.troubles().started.set(now_ms());
         }
         peer.set_health(health, now_ms());
         self.grant_waiting(&mut locked);
@@ -322,7 +321,7 @@ impl GroupState {
             (created, _) => (created, CreateSession::Yes),
         };
         if let Some(sessions) = &mut *self.sessions.lock() {
-            sessions.learn(session, create, peer.sid(), now_ms());
+            sessions.learn(session, create, &peer.sid(), now_ms());
         }
     }
 
@@ -454,7 +453,7 @@ impl LockedState {
             .map(|(peer, _)| peer.clone())
             .collect();
         let resolved = |server: &UpstreamServer| {
-            let known = server.resolve.as_ref().map(NameToResolve::key);
+            let known = server.resolve.as_deref().map(NameToResolve::key);
             let known = known.and_then(|key| self.resolved.get(&key));
             known.map(Vec::as_slice).unwrap_or_default()
         };
@@ -572,12 +571,12 @@ mod tests {
             state.configure(&settings(Some(inflight(metric))), 1);
             let lease = state.pick(&mut PickState::default()).expect("alive");
             let load = lease.peer().load.clone();
-            assert_eq!(load.inflight.get(), 1);
+            assert_eq!(load.inflight().count.get(), 1);
             state.configure(&settings(None), 1);
             let mut before = lease;
             before.head_arrived(Duration::from_millis(5));
             drop(before);
-            assert_eq!(load.inflight.get(), 0, "{metric:?}");
+            assert_eq!(load.inflight().count.get(), 0, "{metric:?}");
             assert_eq!(load.connections.get(), 0);
         }
     }
@@ -600,8 +599,8 @@ mod tests {
         let mut locked = state.lock();
         locked.count_end(&peer, None, observation, began + 1000);
         // A second has passed for the one that is left, and nothing of the other one.
-        assert_eq!(peer.load.inflight.get(), 1);
-        assert_eq!(peer.load.inflight_spent.get(), 1000);
+        assert_eq!(peer.load.inflight().count.get(), 1);
+        assert_eq!(peer.load.inflight().spent.get(), 1000);
     }
 
     #[test]

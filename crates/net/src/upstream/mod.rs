@@ -32,7 +32,7 @@
 //! selection           the tries of a request       peer_list        the peers of the servers
 //!   group_state       the choice, under the lock   queue            requests that wait for one
 //!     balance         which peer is next           idle             connections that wait for a request
-//!     peer · sticky   numbers, sessions
+//!     peer · peer_load · sticky   numbers, counters, sessions
 //!   lease · outcome   a peer in use, and its end
 //! ```
 //!
@@ -51,6 +51,7 @@ mod name_watchers;
 mod outcome;
 mod peer;
 mod peer_list;
+mod peer_load;
 mod peer_tls;
 mod queue;
 mod selection;

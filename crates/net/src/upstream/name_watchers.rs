@@ -41,7 +41,7 @@ impl NameWatchers {
                 .settings
                 .servers
                 .iter()
-                .filter_map(|server| server.resolve.as_ref())
+                .filter_map(|server| server.resolve.as_deref())
                 .collect();
             for at in names {
                 let settings = &group.settings;

@@ -1,43 +1,18 @@
 //! A peer: one address of a server, with its counters.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use bstr::BString;
+use bstr::{BStr, BString, ByteSlice};
 use rt::net::SocketAddress;
 
-use super::outcome::{PeerTraffic, UpstreamTimes};
+use super::peer_load::{LockedNumber, PeerLoad, PeerTroubles};
 use super::server::{ServerState, UpstreamServer};
-use super::sticky;
+use super::sticky::ServerSid;
 use crate::counters::SingleWriterCounter;
-use crate::metrics::{LatencyHistogram, LatencySums, StatusCounters};
-
-/// A number that changes only under the group's lock. It is atomic so that peers can be shared between threads, not
-/// to allow races: relaxed loads and stores cost no more than plain ones.
-#[derive(Debug, Default)]
-pub(crate) struct LockedNumber(AtomicI64);
-
-impl LockedNumber {
-    pub(crate) fn new(value: i64) -> LockedNumber {
-        LockedNumber(AtomicI64::new(value))
-    }
-
-    pub(crate) fn get(&self) -> i64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set(&self, value: i64) {
-        self.0.store(value, Ordering::Relaxed);
-    }
-
-    pub(crate) fn add(&self, by: i64) -> i64 {
-        let sum = self.get() + by;
-        self.set(sum);
-        sum
-    }
-}
+use crate::metrics::LatencySums;
 
 /// What active health checks say of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,9 +33,10 @@ pub struct UpstreamPeer {
     /// Tells it from every other peer of the process.
     pub(crate) id: u64,
     address: SocketAddress,
-    name: BString,
-    server: BString,
-    sid: BString,
+    /// One text, if the address is written as it is in the `server` line.
+    name: Arc<[u8]>,
+    server: Arc<[u8]>,
+    sid: ServerSid,
     /// The position of its `server` line.
     pub(crate) line: usize,
     pub(crate) weight: i64,
@@ -85,116 +61,6 @@ pub struct UpstreamPeer {
 /// in the map.
 #[derive(Debug, Default)]
 pub(crate) struct ChainHint(pub(super) AtomicU32);
-
-/// The counters of a peer that survive a reload. Times are in milliseconds.
-#[derive(Debug)]
-pub(crate) struct PeerLoad {
-    pub(crate) connections: LockedNumber,
-    pub(crate) fails: LockedNumber,
-    /// When it last failed.
-    pub(crate) accessed: LockedNumber,
-    /// When it was last given a request as a probe after `fail_timeout`, or failed.
-    pub(crate) checked: LockedNumber,
-    /// When it recovered after being unavailable, for `slow_start`; 0: never.
-    pub(crate) started: LockedNumber,
-    /// Moving averages, for `least_time`.
-    pub(crate) connect_time: LockedNumber,
-    pub(crate) header_time: LockedNumber,
-    pub(crate) response_time: LockedNumber,
-    pub(crate) inflight_time: LockedNumber,
-    /// Requests under way, and the total time they had taken at `inflight_changed`.
-    pub(crate) inflight: LockedNumber,
-    pub(crate) inflight_spent: LockedNumber,
-    pub(crate) inflight_changed: LockedNumber,
-    /// How many requests it was given.
-    pub(crate) requests: LockedNumber,
-    /// How many of them failed, and how often that made it unavailable.
-    pub(crate) failures: LockedNumber,
-    pub(crate) disabled: LockedNumber,
-    /// When it was last given a request; 0: never.
-    pub(crate) selected: LockedNumber,
-    /// Since when failures or checks keep it from getting requests; 0: they do not. And how long they have done so before.
-    pub(crate) down_since: LockedNumber,
-    pub(crate) downtime: LockedNumber,
-    /// Active checks: how many there were, how many failed, how often they made it unhealthy, and whether the last one
-    /// passed.
-    pub(crate) checks: LockedNumber,
-    pub(crate) checks_failed: LockedNumber,
-    pub(crate) unhealthy: LockedNumber,
-    pub(crate) last_check_passed: LockedNumber,
-    /// The times of its responses, once metrics are wanted. Written under the group's lock: one thread at a time.
-    pub(crate) latencies: OnceLock<Box<PeerLatencies>>,
-    health: AtomicU8,
-}
-
-/// The times of a peer's responses, and what was exchanged with it.
-#[derive(Debug, Default)]
-pub(crate) struct PeerLatencies {
-    pub(crate) statuses: StatusCounters,
-    /// By the first digit of the status, which also counts those that are not counted apart.
-    pub(crate) classes: [SingleWriterCounter; 6],
-    pub(crate) sent: SingleWriterCounter,
-    pub(crate) received: SingleWriterCounter,
-    pub(crate) connect: LatencyHistogram,
-    pub(crate) header: LatencyHistogram,
-    pub(crate) response: LatencyHistogram,
-}
-
-impl PeerLatencies {
-    /// Counts what was exchanged.
-    pub(crate) fn count_traffic(&self, traffic: PeerTraffic) {
-        if traffic.status > 0 {
-            self.statuses.count(traffic.status);
-            self.classes[usize::from(traffic.status / 100).min(5)].add(1);
-        }
-        self.sent.add(traffic.sent);
-        self.received.add(traffic.received);
-    }
-
-    /// Counts the times of a response. Those of a try without one say nothing of the server.
-    pub(crate) fn observe(&self, times: UpstreamTimes) {
-        if let Some(connect) = times.connect {
-            self.connect.observe(connect);
-        }
-        if let Some(header) = times.header {
-            self.header.observe(header);
-            if let Some(response) = times.response {
-                self.response.observe(response);
-            }
-        }
-    }
-}
-
-impl Default for PeerLoad {
-    fn default() -> Self {
-        PeerLoad {
-            connections: LockedNumber::default(),
-            fails: LockedNumber::default(),
-            accessed: LockedNumber::default(),
-            checked: LockedNumber::default(),
-            started: LockedNumber::default(),
-            connect_time: LockedNumber::default(),
-            header_time: LockedNumber::default(),
-            response_time: LockedNumber::default(),
-            inflight_time: LockedNumber::default(),
-            inflight: LockedNumber::default(),
-            inflight_spent: LockedNumber::default(),
-            inflight_changed: LockedNumber::default(),
-            requests: LockedNumber::default(),
-            failures: LockedNumber::default(),
-            disabled: LockedNumber::default(),
-            selected: LockedNumber::default(),
-            down_since: LockedNumber::default(),
-            downtime: LockedNumber::default(),
-            checks: LockedNumber::default(),
-            checks_failed: LockedNumber::default(),
-            unhealthy: LockedNumber::default(),
-            last_check_passed: LockedNumber::default(),
-            latencies: OnceLock::new(),
-            health: AtomicU8::new(PeerHealth::Unchecked as u8),
-        }
-    }
-}
 
 /// A snapshot of a peer for status pages.
 #[derive(Clone, Debug)]
@@ -299,13 +165,17 @@ impl UpstreamPeer {
         address: SocketAddress,
         load: Arc<PeerLoad>,
     ) -> UpstreamPeer {
-        let name = BString::from(address.to_string());
+        let text = address.to_string();
+        let written: Arc<[u8]> = Arc::from(&**server.name);
         UpstreamPeer {
             id,
-            sid: sticky::server_id(&server.route, &name),
-            name,
+            sid: ServerSid::new(&server.route, text.as_bytes()),
+            name: match *written == *text.as_bytes() {
+                true => Arc::clone(&written),
+                false => Arc::from(text.as_bytes()),
+            },
             address,
-            server: server.name.clone(),
+            server: written,
             line,
             weight: i64::from(server.weight.max(1)),
             max_conns: i64::from(server.max_conns),
@@ -326,18 +196,23 @@ impl UpstreamPeer {
     }
 
     /// The address as `$upstream_addr` shows it.
-    pub fn name(&self) -> &BString {
-        &self.name
+    pub fn name(&self) -> &BStr {
+        self.name.as_bstr()
     }
 
     /// The address of the `server` line, as it is written.
-    pub fn server(&self) -> &BString {
-        &self.server
+    pub fn server(&self) -> &BStr {
+        self.server.as_bstr()
     }
 
     /// Its identifier in sticky cookies and routes.
-    pub fn sid(&self) -> &BString {
-        &self.sid
+    pub fn sid(&self) -> BString {
+        self.sid.to_text()
+    }
+
+    /// Whether this is its identifier.
+    pub(crate) fn is_called(&self, sid: &[u8]) -> bool {
+        self.sid.is_text(sid)
     }
 
     /// What active checks say.
@@ -356,7 +231,7 @@ impl UpstreamPeer {
             PeerHealth::Unchecked | PeerHealth::Healthy => self.note_up(now),
             PeerHealth::Checking => self.note_down(now),
             PeerHealth::Unhealthy => {
-                self.load.unhealthy.add(1);
+                self.load.troubles().unhealthy.add(1);
                 self.note_down(now);
             }
         }
@@ -364,20 +239,24 @@ impl UpstreamPeer {
 
     /// It gets no requests from now on.
     fn note_down(&self, now: i64) {
-        if self.load.down_since.get() == 0 {
-            self.load.down_since.set(now);
+        let down_since = &self.load.troubles().down_since;
+        if down_since.get() == 0 {
+            down_since.set(now);
         }
     }
 
     /// It may get requests again, unless it has another reason not to.
     fn note_up(&self, now: i64) {
         let load = &self.load;
-        let since = load.down_since.get();
+        let Some(troubles) = load.known_troubles() else {
+            return;
+        };
+        let since = troubles.down_since.get();
         let ill = matches!(self.health(), PeerHealth::Checking | PeerHealth::Unhealthy);
         let has_failed = self.max_fails > 0 && load.fails.get() >= self.max_fails;
         if since != 0 && !ill && !has_failed {
-            load.downtime.add((now - since).max(0));
-            load.down_since.set(0);
+            troubles.downtime.add((now - since).max(0));
+            troubles.down_since.set(0);
         }
     }
 
@@ -389,7 +268,7 @@ impl UpstreamPeer {
             && self.fail_timeout == milliseconds(server.fail_timeout)
             && self.slow_start == milliseconds(server.slow_start)
             && self.state == server.state
-            && self.sid == sticky::server_id(&server.route, &self.name)
+            && self.sid == ServerSid::new(&server.route, &self.name)
     }
 
     /// Whether it can get a request that is not bound to it.
@@ -433,8 +312,12 @@ impl UpstreamPeer {
 
     /// Scales `full` down during `slow_start`. Never to zero: round robin would skip the peer for ever.
     pub(crate) fn slow_start_share(&self, full: i64, now: i64) -> i64 {
-        let age = now - self.load.started.get();
-        if self.slow_start == 0 || age >= self.slow_start {
+        if self.slow_start == 0 {
+            return full;
+        }
+        let started = self.load.known_troubles();
+        let age = now - started.map_or(0, |troubles| troubles.started.get());
+        if age >= self.slow_start {
             return full;
         }
         (full * age.max(0) / self.slow_start).max(1)
@@ -444,7 +327,7 @@ impl UpstreamPeer {
     pub(super) fn count_failure(&self, now: i64) -> bool {
         let load = &self.load;
         let fails = load.fails.add(1);
-        load.failures.add(1);
+        load.troubles().failures.add(1);
         load.accessed.set(now);
         load.checked.set(now);
         if self.max_fails == 0 {
@@ -457,7 +340,7 @@ impl UpstreamPeer {
             .set((self.effective_weight.get() - lost).max(0));
         let is_disabled = fails >= self.max_fails;
         if is_disabled {
-            load.disabled.add(1);
+            load.troubles().disabled.add(1);
             self.note_down(now);
         }
         is_disabled
@@ -469,7 +352,7 @@ impl UpstreamPeer {
         let load = &self.load;
         if load.accessed.get() < load.checked.get() && load.fails.get() > 0 {
             if self.max_fails > 0 && load.fails.get() >= self.max_fails {
-                load.started.set(now);
+                load.troubles().started.set(now);
             }
             load.fails.set(0);
             self.note_up(now);
@@ -485,7 +368,9 @@ impl UpstreamPeer {
                 u64::try_from(now - then).unwrap_or(0),
             ))
         };
-        let down = since(&load.down_since);
+        let none = PeerTroubles::default();
+        let troubles = load.known_troubles().unwrap_or(&none);
+        let down = since(&troubles.down_since);
         let traced = load.latencies.get();
         let mut statuses = BTreeMap::new();
         if let Some(traced) = traced {
@@ -501,17 +386,18 @@ impl UpstreamPeer {
             sent: traced.map_or(0, |traced| traced.sent.get()),
             received: traced.map_or(0, |traced| traced.received.get()),
             checks: CheckTotals {
-                checks: unsigned(&load.checks),
-                fails: unsigned(&load.checks_failed),
-                unhealthy: unsigned(&load.unhealthy),
-                last_passed: load.last_check_passed.get() != 0,
+                checks: unsigned(&troubles.checks),
+                fails: unsigned(&troubles.checks_failed),
+                unhealthy: unsigned(&troubles.unhealthy),
+                last_passed: troubles.last_check_passed.get() != 0,
             },
             selected: since(&load.selected),
             down,
-            downtime: Duration::from_millis(unsigned(&load.downtime)) + down.unwrap_or_default(),
+            downtime: Duration::from_millis(unsigned(&troubles.downtime))
+                + down.unwrap_or_default(),
             connect_time: Duration::from_millis(unsigned(&load.connect_time)),
-            name: self.name.clone(),
-            server: self.server.clone(),
+            name: self.name().to_owned(),
+            server: self.server().to_owned(),
             backup,
             state: self.state,
             health: self.health(),
@@ -520,8 +406,8 @@ impl UpstreamPeer {
             connections: unsigned(&load.connections),
             requests: unsigned(&load.requests),
             fails: unsigned(&load.fails),
-            failures: unsigned(&load.failures),
-            disabled: unsigned(&load.disabled),
+            failures: unsigned(&troubles.failures),
+            disabled: unsigned(&troubles.disabled),
             latencies: traced.map_or_else(Default::default, |times| {
                 [&times.connect, &times.header, &times.response].map(LatencySums::of)
             }),
@@ -534,16 +420,6 @@ impl UpstreamPeer {
 /// A weight of 1 in fixed point, so that `slow_start` has fractions of it. All weights have the same factor, so the
 /// sequence is that of the plain numbers.
 pub(crate) const UNIT: i64 = 1 << 12;
-
-/// Updates a moving average over about twenty values.
-pub(crate) fn moving_average(mean: &LockedNumber, value: i64) {
-    let old = mean.get();
-    mean.set(if old == 0 {
-        value
-    } else {
-        (value + old * 19 + 10) / 20
-    });
-}
 
 pub(crate) fn milliseconds(time: Duration) -> i64 {
     // At most a century: sums of such times cannot overflow.

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bstr::BString;
+use bstr::{BStr, ByteSlice};
 use rt::net::SocketAddress;
 
-use super::peer::{PeerLoad, UpstreamPeer, now_ms};
+use super::peer::{UpstreamPeer, now_ms};
+use super::peer_load::PeerLoad;
 use super::server::{ResolvedAddress, UpstreamServer};
 
 /// Whether peers that stay keep their position in the round robin.
@@ -76,7 +77,7 @@ enum KnownSince {
 
 /// The peers of before, found by address and name: a search through all of them for each would take a second for 10,000.
 struct FormerPeers<'a> {
-    by_name: HashMap<(&'a SocketAddress, &'a BString), Vec<&'a Arc<UpstreamPeer>>>,
+    by_name: HashMap<(&'a SocketAddress, &'a BStr), Vec<&'a Arc<UpstreamPeer>>>,
 }
 
 impl<'a> FormerPeers<'a> {
@@ -93,7 +94,7 @@ impl<'a> FormerPeers<'a> {
     fn find(
         &self,
         address: &SocketAddress,
-        name: &BString,
+        name: &BStr,
         line: usize,
     ) -> Option<&Arc<UpstreamPeer>> {
         let same = self.by_name.get(&(address, name))?;
@@ -109,7 +110,7 @@ fn successor(
     round: PeerRound,
     since: KnownSince,
 ) -> Arc<UpstreamPeer> {
-    let load = match old.find(address, &server.name, line) {
+    let load = match old.find(address, server.name.as_bstr(), line) {
         Some(peer) if round == PeerRound::GoesOn && peer.line == line && peer.is_of(server) => {
             return peer.clone();
         }
@@ -120,7 +121,7 @@ fn successor(
             // An address that joins a working group starts slowly, if `slow_start` is set. At the first lookup all
             // are new, and none has to.
             if since == KnownSince::Lookup && !old.by_name.is_empty() {
-                load.started.set(now_ms());
+                load.troubles().started.set(now_ms());
             }
             Arc::new(load)
         }

@@ -14,7 +14,7 @@ pub struct UpstreamServer {
     /// The addresses that were known when the configuration was read.
     pub addresses: Vec<SocketAddress>,
     /// The name to be resolved at run time; `None` if the addresses are fixed.
-    pub resolve: Option<NameToResolve>,
+    pub resolve: Option<Box<NameToResolve>>,
     /// The share of requests relative to other servers; at least 1.
     pub weight: u32,
     /// The most connections in use at the same time; 0: no limit.

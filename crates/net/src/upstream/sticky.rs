@@ -200,18 +200,43 @@ fn sum(text: &[u8]) -> [u8; 16] {
     Md5::digest(text).into()
 }
 
-/// The identifier of a server: its route, or the MD5 sum of its address.
-pub(crate) fn server_id(route: &BString, name: &BString) -> BString {
-    if !route.is_empty() {
-        return route.clone();
+/// The identifier of a server: its route, or the MD5 sum of its address in hexadecimal digits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ServerSid {
+    Route(Box<[u8]>),
+    Sum([u8; 16]),
+}
+
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
+impl ServerSid {
+    pub(crate) fn new(route: &[u8], name: &[u8]) -> ServerSid {
+        match route.is_empty() {
+            true => ServerSid::Sum(sum(name)),
+            false => ServerSid::Route(route.into()),
+        }
     }
-    let digits =
-        |byte: u8| [byte >> 4, byte & 15].map(|digit| b"0123456789abcdef"[usize::from(digit)]);
-    sum(name)
-        .into_iter()
-        .flat_map(digits)
-        .collect::<Vec<u8>>()
-        .into()
+
+    pub(crate) fn to_text(&self) -> BString {
+        match self {
+            ServerSid::Route(route) => route.to_vec().into(),
+            ServerSid::Sum(sum) => sum.iter().flat_map(digits).collect::<Vec<u8>>().into(),
+        }
+    }
+
+    /// Whether it is written so.
+    pub(crate) fn is_text(&self, text: &[u8]) -> bool {
+        match self {
+            ServerSid::Route(route) => **route == *text,
+            ServerSid::Sum(sum) => {
+                text.len() == 2 * sum.len() && sum.iter().flat_map(digits).eq(text.iter().copied())
+            }
+        }
+    }
+}
+
+fn digits(byte: &u8) -> [u8; 2] {
+    [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)])
 }
 
 #[cfg(test)]
@@ -220,16 +245,20 @@ mod tests {
 
     #[test]
     fn a_server_without_route_is_called_by_the_sum_of_its_address() {
-        // md5sum of "127.0.0.1:8081".
-        assert_eq!(
-            server_id(&"".into(), &"127.0.0.1:8081".into()).len(),
-            MAX_SERVER_ID
-        );
-        assert_eq!(
-            server_id(&"".into(), &"".into()),
-            "d41d8cd98f00b204e9800998ecf8427e"
-        );
-        assert_eq!(server_id(&"a".into(), &"127.0.0.1:8081".into()), "a");
+        for (route, name, text) in [
+            ("", "", "d41d8cd98f00b204e9800998ecf8427e"),
+            ("a", "127.0.0.1:8081", "a"),
+        ] {
+            let sid = ServerSid::new(route.as_bytes(), name.as_bytes());
+            assert_eq!(sid.to_text(), text);
+            assert!(sid.is_text(text.as_bytes()));
+            assert!(
+                !sid.is_text(&text.as_bytes()[1..])
+                    && !sid.is_text(b"D41D8CD98F00B204E9800998ECF8427E")
+            );
+        }
+        let sid = ServerSid::new(b"", b"127.0.0.1:8081").to_text();
+        assert_eq!(sid.len(), MAX_SERVER_ID);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The process's allocator: blocks of more than a kilobyte live apart from smaller ones.
+//! The process's allocator: blocks of more than half a kilobyte live apart from smaller ones.
 //!
 //! A connection that is served has some large blocks for a short time (the future of its task, its request, a buffer), and small
 //! ones for as long as it lives. In one heap they lie in turn, and when the large ones have gone the small ones hold their pages:
@@ -17,7 +17,10 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU8, AtomicU32,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 use base::sync::Mutex;
 
@@ -32,7 +35,18 @@ const SPANS: usize = 16 * 1024;
 const SHARDS: usize = 64;
 
 /// The largest alignment of a block; larger ones are rare.
-const ALIGNMENT: usize = 128;
+const ALIGNMENT: usize = 64;
+
+/// Sizes of which each shard remembers the block that was freed last: those up to four kilobytes.
+const RECENT_SIZES: usize = 24;
+
+/// What a block that was freed last is counted in, so that its number has 32 bits.
+const UNIT: usize = 64;
+
+/// For each shard and size one more than where the block begins that was freed last, in [`UNIT`]s; 0: none. What frees and
+/// allocates in turn, as most requests do, needs no lock and no list. Such a block counts as used, so its page stays.
+static RECENT: [[AtomicU32; RECENT_SIZES]; SHARDS] =
+    [const { [const { AtomicU32::new(0) }; RECENT_SIZES] }; SHARDS];
 
 static SHARD_STATES: [Mutex<BlockShard>; SHARDS] =
     [const { Mutex::new(BlockShard::EMPTY) }; SHARDS];
@@ -49,7 +63,7 @@ thread_local! {
 pub struct SplitHeap;
 
 // SAFETY: a block of the table is inside the region, which is never unmapped, at least as large as asked (`BlockSize`) and aligned
-// to 128 bytes, as blocks begin at multiples of their size, which is one of 128, in spans that begin at multiples of 256 KB; no
+// to 64 bytes, as blocks begin at multiples of their size, which is one of 64, in spans that begin at multiples of 256 KB; no
 // other block has a byte of it, and its pages go back only while it is free (tested in `spans`). All else is what `System`
 // returns for the same layout. `dealloc` and `realloc` tell the two apart by the address. Nothing here unwinds: indices come from
 // blocks that were given out.
@@ -57,56 +71,123 @@ pub struct SplitHeap;
 unsafe impl GlobalAlloc for SplitHeap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if layout.size() > MORE_THAN
-            && let Some(block) = allocate(layout)
-        {
-            return block.as_ptr();
-        }
         // SAFETY: the caller's promise is the same.
-        unsafe { System.alloc(layout) }
+        unsafe {
+            match is_plain(layout.size(), layout.align()) {
+                true => System.alloc(layout),
+                false => alloc_other(layout),
+            }
+        }
     }
 
+    #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if layout.size() > MORE_THAN
-            && let Some(block) = allocate(layout)
-        {
-            // SAFETY: the block has this many bytes.
-            unsafe { block.write_bytes(0, layout.size()) };
-            return block.as_ptr();
-        }
         // SAFETY: the caller's promise is the same.
-        unsafe { System.alloc_zeroed(layout) }
+        unsafe {
+            match is_plain(layout.size(), layout.align()) {
+                true => System.alloc_zeroed(layout),
+                false => alloc_other_zeroed(layout),
+            }
+        }
     }
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        if layout.size() > MORE_THAN && free(block) {
-            return;
+        // SAFETY: the caller's promise is the same; a block of this size is none of the table's.
+        unsafe {
+            match layout.size() <= MORE_THAN {
+                true => System.dealloc(block, layout),
+                false => dealloc_other(block, layout),
+            }
         }
-        // SAFETY: it is none of the table's, so it came from `System` with this layout.
-        unsafe { System.dealloc(block, layout) }
     }
 
+    #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        let is_small = layout.size() <= MORE_THAN && bytes <= MORE_THAN;
-        let known = if is_small { None } else { known_block(block) };
-        let wanted = if is_small { None } else { BlockSize::of(bytes) };
-        match (&known, wanted) {
-            (Some((region, offset)), Some(size)) if region.table().size_of(*offset) == size => {
-                return block;
+        // SAFETY: the caller's promise is the same; a block of this size is none of the table's.
+        unsafe {
+            match layout.size() <= MORE_THAN && is_plain(bytes, layout.align()) {
+                true => System.realloc(block, layout, bytes),
+                false => realloc_other(block, layout, bytes),
             }
-            // SAFETY: it is none of the table's, so it came from `System` with this layout.
-            (None, None) => return unsafe { System.realloc(block, layout, bytes) },
-            _ => {}
         }
-        // SAFETY: the caller promises that `bytes`, rounded up to the alignment, is a valid size, and it is not 0.
-        let moved = unsafe { self.alloc(Layout::from_size_align_unchecked(bytes, layout.align())) };
+    }
+}
+
+/// Whether the system's allocator has blocks of this size, at any address that it likes. Most are; what they take here is less
+/// than ten instructions, so everything else is behind calls.
+#[inline]
+fn is_plain(bytes: usize, align: usize) -> bool {
+    bytes <= MORE_THAN && align <= 16 && align <= bytes
+}
+
+/// [`GlobalAlloc::alloc`] for what is not plain.
+///
+/// # Safety
+/// As there.
+#[inline(never)]
+unsafe fn alloc_other(layout: Layout) -> *mut u8 {
+    match allocate(layout) {
+        Some(block) => block.as_ptr(),
+        // SAFETY: the caller's promise is the same.
+        None => unsafe { System.alloc(layout) },
+    }
+}
+
+/// [`GlobalAlloc::alloc_zeroed`] for what is not plain.
+///
+/// # Safety
+/// As there.
+#[inline(never)]
+unsafe fn alloc_other_zeroed(layout: Layout) -> *mut u8 {
+    match allocate(layout) {
+        Some(block) => {
+            // SAFETY: the block has this many bytes.
+            unsafe { block.write_bytes(0, layout.size()) };
+            block.as_ptr()
+        }
+        // SAFETY: the caller's promise is the same.
+        None => unsafe { System.alloc_zeroed(layout) },
+    }
+}
+
+/// [`GlobalAlloc::dealloc`] for what is larger than [`MORE_THAN`].
+///
+/// # Safety
+/// As there.
+#[inline(never)]
+unsafe fn dealloc_other(block: *mut u8, layout: Layout) {
+    match known_block(block) {
+        Some((region, offset)) => free(region, offset),
+        // SAFETY: it is none of the table's, so it came from `System` with this layout.
+        None => unsafe { System.dealloc(block, layout) },
+    }
+}
+
+/// [`GlobalAlloc::realloc`] unless both blocks are plain.
+///
+/// # Safety
+/// As there.
+#[inline(never)]
+unsafe fn realloc_other(block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+    let is_small = layout.size() <= MORE_THAN && bytes <= MORE_THAN;
+    let known = if is_small { None } else { known_block(block) };
+    let wanted = if is_small { None } else { BlockSize::of(bytes) };
+    match (&known, wanted) {
+        (Some((region, offset)), Some(size)) if region.table().size_of(*offset) == size => {
+            return block;
+        }
+        // SAFETY: it is none of the table's, so it came from `System` with this layout.
+        (None, None) => return unsafe { System.realloc(block, layout, bytes) },
+        _ => {}
+    }
+    // SAFETY: the caller promises that `bytes`, rounded up to the alignment, is a valid size, and it is not 0. Both blocks have
+    // this many bytes, and they are different ones; the old one has the given layout.
+    unsafe {
+        let moved = SplitHeap.alloc(Layout::from_size_align_unchecked(bytes, layout.align()));
         if !moved.is_null() {
-            // SAFETY: both blocks have this many bytes, and they are different ones; the old one has the given layout.
-            unsafe {
-                ptr::copy_nonoverlapping(block, moved, layout.size().min(bytes));
-                self.dealloc(block, layout);
-            }
+            ptr::copy_nonoverlapping(block, moved, layout.size().min(bytes));
+            SplitHeap.dealloc(block, layout);
         }
         moved
     }
@@ -114,30 +195,45 @@ unsafe impl GlobalAlloc for SplitHeap {
 
 /// Gives the pages of free blocks back to the system. Blocks that live are not moved.
 pub(crate) fn give_back() {
-    if let Some(Some(region)) = REGION.get() {
-        region.table().give_back();
+    let Some(Some(region)) = REGION.get() else {
+        return;
+    };
+    for recent in RECENT.as_flattened() {
+        if let Some(offset) = take_recent(recent) {
+            region.table().free(offset);
+        }
     }
+    region.table().give_back();
 }
 
-#[inline(never)]
+/// A block of the table; `None` if it has none of such a layout.
 fn allocate(layout: Layout) -> Option<NonNull<u8>> {
     let size = BlockSize::of(layout.size()).filter(|_| layout.align() <= ALIGNMENT)?;
     let region = REGION.get_or_init(SpanRegion::reserve).as_ref()?;
-    let offset = region.table().allocate(own_shard(), size)?;
+    let shard = own_shard();
+    let recent = RECENT[shard].get(size.number()).and_then(take_recent);
+    let offset = recent.or_else(|| region.table().allocate(shard, size))?;
     // SAFETY: the offset is inside the region.
     // JUSTIFICATION: pointers are what an allocator returns.
     Some(unsafe { region.base.add(offset) })
 }
 
-/// Frees a block of the table; `false` if it is none.
-#[inline(never)]
-fn free(block: *mut u8) -> bool {
-    match known_block(block) {
-        Some((region, offset)) => {
-            region.table().free(offset);
-            true
-        }
-        None => false,
+fn take_recent(recent: &AtomicU32) -> Option<usize> {
+    let known = recent.swap(0, Acquire) as usize;
+    Some((known.checked_sub(1)?) * UNIT)
+}
+
+/// Frees the block that begins there.
+fn free(region: &'static SpanRegion, offset: usize) {
+    let size = region.table().size_of(offset);
+    let is_kept = RECENT[own_shard()]
+        .get(size.number())
+        .is_some_and(|recent| {
+            let number = (offset / UNIT + 1) as u32;
+            recent.compare_exchange(0, number, Release, Relaxed).is_ok()
+        });
+    if !is_kept {
+        region.table().free(offset);
     }
 }
 

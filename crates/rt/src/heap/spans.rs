@@ -19,9 +19,9 @@ use base::sync::Mutex;
 /// The size of a span, in bytes. Larger ones would leave more of a size in memory that is seldom used.
 pub(super) const SPAN: usize = 256 * 1024;
 
-/// Larger blocks than this are kept here, in bytes. The GNU allocator keeps a list of free blocks up to this size for each thread,
-/// and is hard to beat there.
-pub(super) const MORE_THAN: usize = 1024;
+/// Larger blocks than this are kept here, in bytes: among others the futures of most exchanges and responses, each of which would
+/// leave a hole between the small things of its connection.
+pub(super) const MORE_THAN: usize = 512;
 
 /// Larger blocks are left to the system's allocator, which maps them one by one.
 pub(super) const LARGEST: usize = 128 * 1024;
@@ -35,8 +35,8 @@ const STEPS: usize = 8;
 /// The number of sizes.
 const CLASSES: usize = STEPS * (LARGEST.ilog2() - MORE_THAN.ilog2()) as usize;
 
-/// Words of bits for the blocks of a span: 227 of the smallest size.
-const WORDS: usize = 4;
+/// Words of bits for the blocks of a span: 455 of the smallest size.
+const WORDS: usize = 8;
 
 /// The size of a block, as a number from 0 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,11 +56,17 @@ impl BlockSize {
         Some(BlockSize((power * STEPS + step) as u8))
     }
 
-    /// In bytes: a multiple of 128, and of the page from 16 of them on.
+    /// In bytes: a multiple of 64, and of the page from 16 of them on.
     #[inline]
     pub(super) fn bytes(self) -> usize {
         let (power, step) = (self.0 as usize / STEPS, self.0 as usize % STEPS);
         (STEPS + step + 1) << (power as u32 + MORE_THAN.ilog2() - STEPS.ilog2())
+    }
+
+    /// From 0 on, in the order of sizes.
+    #[inline]
+    pub(super) fn number(self) -> usize {
+        usize::from(self.0)
     }
 
     fn blocks(self) -> usize {
@@ -390,7 +396,7 @@ mod tests {
             let size = BlockSize::of(bytes).expect("within the bounds");
             assert!((size.0 as usize) < CLASSES);
             assert!(size.bytes() >= bytes && size.bytes() * 8 < bytes * 9 + 8 * 128);
-            assert_eq!(size.bytes() % 128, 0);
+            assert_eq!(size.bytes() % 64, 0);
             assert!(size.blocks() <= WORDS * 64);
             assert!(size.0 as usize >= before, "they grow");
             before = size.0 as usize;

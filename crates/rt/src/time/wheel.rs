@@ -12,6 +12,8 @@
 
 use std::task::Waker;
 
+use crate::tables::used_places;
+
 const BITS: u32 = 6;
 const SLOTS: usize = 1 << BITS;
 const LEVELS: usize = 7;
@@ -99,6 +101,15 @@ impl TimerWheel {
         self.unlink(key.0);
         self.entries[key.0 as usize].waker = None;
         self.free.push(key.0);
+    }
+
+    /// Frees the places behind the last entry.
+    pub(crate) fn shrink(&mut self) {
+        let used = used_places(self.entries.len(), &self.free);
+        self.entries.truncate(used);
+        self.entries.shrink_to_fit();
+        self.free.retain(|index| (*index as usize) < used);
+        self.free.shrink_to_fit();
     }
 
     /// The tick at which the wheel wants to be advanced next; entries then come up or move down.
@@ -272,6 +283,9 @@ mod tests {
                         wheel.remove(TimerKey(index));
                     }
                 }
+            }
+            if next(&seed).is_multiple_of(100) {
+                wheel.shrink();
             }
             let soonest = model.values().min();
             assert_eq!(wheel.next_due().is_some(), soonest.is_some());

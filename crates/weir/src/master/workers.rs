@@ -28,6 +28,9 @@ const FATAL: i32 = 2;
 /// The time from `TERM` to `KILL`.
 const KILL_AFTER: Duration = Duration::from_secs(1);
 
+/// From this size on, in bytes, the memory of a configuration that was sent goes back to the system at once.
+const LARGE_CONFIGURATION: usize = 1 << 20;
+
 impl MasterProcess {
     /// Handles a worker's message. A channel whose other end is closed stays readable until the
     /// worker is reaped, hence the pause.
@@ -303,6 +306,12 @@ impl MasterProcess {
         // The recorded files go along: the worker may have no right to read them, and they may have changed since.
         let (body, descriptors) = generation.encode();
         self.send(index, MessageKind::Configuration, &body, &descriptors);
+        let size = body.len();
+        drop(body);
+        if size >= LARGE_CONFIGURATION {
+            // The copy that was sent, and another one that it was made of, would stay free in the heap.
+            process::give_memory_back();
+        }
     }
 
     /// Sends a message to a worker.

@@ -1,5 +1,5 @@
-//! What happens when memory is short: idle connections end, those first that have waited longest; then new ones are
-//! refused, until there is room again.
+//! What happens when memory is short: less is held for slow clients; then idle connections end, those first that have waited
+//! longest; then new ones are refused, until there is room again.
 //!
 //! A new connection is closed as soon as it is accepted, not answered with a 503: to read a request, and for TLS a
 //! handshake, takes the memory that is missing, and a balancer in front tries another server at once. Connections that
@@ -13,7 +13,9 @@ use host::loop_slots::LoopSlots;
 use super::LoopActions;
 use super::memory_gauge::{MemoryBound, MemoryGauge, MemoryReading};
 
-/// Shares of the bound, in percent: from here on idle connections end, ...
+/// Shares of the bound, in percent: from here on what slow clients do not take goes to files at once, ...
+const TIGHT: u64 = 50;
+/// ... from here on idle connections end, ...
 const SHORT: u64 = 85;
 /// ... from here on new ones are refused, ...
 const CRITICAL: u64 = 92;
@@ -22,6 +24,12 @@ const RELIEVED: u64 = 88;
 
 /// How often memory is looked at while less than half of it is used, and the time between two steps of relief.
 const SELDOM: Duration = Duration::from_millis(250);
+
+/// The same where the bound is so low that a few hundred clients may come up to it meanwhile.
+const SELDOM_IF_LITTLE: Duration = Duration::from_millis(25);
+
+/// Up to which bound that is, in bytes.
+const LITTLE: u64 = 512 << 20;
 
 /// What part of its idle connections a loop ends at a time, and how many at least.
 pub(crate) const SHED_PART: usize = 8;
@@ -32,8 +40,10 @@ pub(super) struct MemoryWatch {
     bound: MemoryBound,
     gauge: MemoryGauge,
     looked: Option<Instant>,
-    /// More than half of the bound was in use then.
+    /// Half of the bound was in use then.
     is_near: bool,
+    /// The bound was a low one.
+    is_little: bool,
     shed: Option<Instant>,
     is_refusing: bool,
 }
@@ -45,6 +55,7 @@ impl MemoryWatch {
             gauge: MemoryGauge::Nothing,
             looked: None,
             is_near: false,
+            is_little: false,
             shed: None,
             is_refusing: false,
         }
@@ -70,13 +81,19 @@ impl MemoryWatch {
         }
         let now = rt::clock::read_clock();
         let since = |then: Option<Instant>| then.map(|then| now.saturating_duration_since(then));
-        if !self.is_near && since(self.looked).is_some_and(|passed| passed < SELDOM) {
+        let seldom = match self.is_little {
+            true => SELDOM_IF_LITTLE,
+            false => SELDOM,
+        };
+        if !self.is_near && since(self.looked).is_some_and(|passed| passed < seldom) {
             return;
         }
         self.looked = Some(now);
         let reading = self.gauge.read_gauge();
         let share = reading.map_or(0, |reading| reading.used * 100 / reading.limit.max(1));
-        self.is_near = share >= 50;
+        self.is_little = reading.is_some_and(|reading| reading.limit <= LITTLE);
+        self.is_near = share >= TIGHT;
+        host::tight_memory::set_tight(self.is_near);
         self.refuse_or_accept(share, reading, loop_slots, log);
         if share < SHORT {
             self.shed = None;

@@ -42,7 +42,7 @@ impl CopySource {
     /// The source of a response; `None` if nothing of it may be kept: it was made for this client, or a filter has
     /// changed it, or it has changed too recently.
     pub(super) fn of(out: &Response) -> Option<CopySource> {
-        match out.identity.as_ref()? {
+        match out.identity.as_deref()? {
             ContentIdentity::File(opened) => CopySource::of_file(*opened, &out.body),
             ContentIdentity::Object(stored) => {
                 let length = stored.object.length();

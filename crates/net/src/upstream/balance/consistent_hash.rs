@@ -5,10 +5,11 @@
 //! `Cache::Memcached::Fast` and of nginx: a chain of CRC32 sums over the host and port as the `server` line has
 //! them. So a site that moves, or a script that fills the same memcached, finds the same server for a key.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use base::hash::{Crc32, crc32};
-use bstr::{BString, ByteSlice};
+use bstr::{BStr, ByteSlice};
 use conf::Expression;
 
 use super::method::{BalanceMethod, Balancer};
@@ -24,26 +25,29 @@ const POINTS: i64 = 160;
 #[derive(Debug)]
 struct HashRing {
     points: Vec<RingPoint>,
-    servers: Vec<BString>,
+    /// The addresses of each server, as indices into the peers. Searching them for a name would take longer than all else,
+    /// where there are thousands.
+    servers: Vec<Vec<u32>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct RingPoint {
     hash: u32,
-    /// Index into the names. A server with several addresses owns its points once, and its addresses take turns.
+    /// Index into the servers. One with several addresses owns its points once, and its addresses take turns.
     server: u32,
 }
 
 impl HashRing {
-    fn new(peers: &[Arc<UpstreamPeer>]) -> HashRing {
-        let mut servers: Vec<BString> = Vec::new();
+    fn new(peers: &PeerSet) -> HashRing {
+        let mut numbers: HashMap<&BStr, usize> = HashMap::new();
+        let mut servers: Vec<Vec<u32>> = Vec::new();
         let mut points = Vec::new();
-        for peer in peers {
-            let known = servers.iter().position(|server| server == peer.server());
-            let server = known.unwrap_or_else(|| {
-                servers.push(peer.server().clone());
-                servers.len() - 1
-            });
+        for (index, peer) in peers.peers.iter().enumerate() {
+            let server = *numbers.entry(peer.server()).or_insert(servers.len());
+            if server == servers.len() {
+                servers.push(Vec::with_capacity(1));
+            }
+            servers[server].push(index as u32);
             let base = base_of(peer.server());
             let mut previous: u32 = 0;
             // Each point hashes the one before it, in little-endian order: the layout that the other
@@ -61,6 +65,7 @@ impl HashRing {
         points.sort_by_key(|point| point.hash);
         // Two servers on one point: the sort is stable, so the first in the configuration keeps it.
         points.dedup_by_key(|point| point.hash);
+        points.shrink_to_fit();
         HashRing { points, servers }
     }
 
@@ -69,14 +74,15 @@ impl HashRing {
         self.points.partition_point(|point| point.hash < hash) as u64
     }
 
-    fn server(&self, position: u64) -> &BString {
+    /// The addresses of the server that owns a point.
+    fn addresses(&self, position: u64) -> &[u32] {
         let point = self.points[(position % self.points.len() as u64) as usize];
         &self.servers[point.server as usize]
     }
 }
 
 /// The CRC32 of the host, a zero byte and the port, with which every point of a server begins.
-fn base_of(server: &BString) -> Crc32 {
+fn base_of(server: &BStr) -> Crc32 {
     let (host, port) = host_and_port(server);
     let mut crc = Crc32::new();
     crc.update(host);
@@ -118,7 +124,7 @@ impl BalanceMethod for ConsistentHash {
     }
 
     fn balancer(&self, peers: &PeerSet, _: u64) -> Box<dyn Balancer> {
-        Box::new(HashRing::new(&peers.peers))
+        Box::new(HashRing::new(peers))
     }
 }
 
@@ -142,11 +148,9 @@ impl Balancer for HashRing {
             pick.hash = Some(position);
             // All addresses of this server, less those that were tried: after a failure its other addresses come
             // before the next server.
-            let server = self.server(position);
-            let of_server = peers
-                .peers
-                .iter()
-                .filter(|peer| peer.server() == server && pick.may_take(peer, now));
+            let of_server = self.addresses(position).iter();
+            let of_server = of_server.map(|index| &peers.peers[*index as usize]);
+            let of_server = of_server.filter(|peer| pick.may_take(peer, now));
             if let Some(peer) = round_robin::round_robin_turn(of_server, None, now) {
                 return Some(peer);
             }
@@ -185,7 +189,7 @@ mod tests {
         let mut crc = Crc32::new();
         crc.update(b"127.0.0.1\08081\0\0\0\0");
         let first = crc.finish();
-        let mut crc = base_of(&"127.0.0.1:8081".into());
+        let mut crc = base_of(BStr::new("127.0.0.1:8081"));
         crc.update(&[0; 4]);
         assert_eq!(crc.finish(), first);
         assert_eq!(host_and_port(b"unix:/a:1"), (&b"/a:1"[..], &b""[..]));

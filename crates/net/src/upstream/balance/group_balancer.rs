@@ -134,7 +134,7 @@ pub(crate) mod tests {
     use super::super::least_conn::LeastConn;
     use super::super::round_robin::RoundRobin;
     use super::*;
-    use crate::upstream::peer::PeerLoad;
+    use crate::upstream::peer_load::PeerLoad;
     use crate::upstream::server::UpstreamServer;
     use conf::Expression;
 

@@ -10,7 +10,8 @@ use super::least_conn::least_cost_peer;
 use super::method::{AfterHead, BalanceMethod, Balancer, RequestObserver};
 use super::peer_set::PeerSet;
 use super::pick_state::PickState;
-use crate::upstream::peer::{UpstreamPeer, moving_average};
+use crate::upstream::peer::UpstreamPeer;
+use crate::upstream::peer_load::moving_average;
 
 /// Times within one step of this many milliseconds count as equal.
 const STEP: i64 = 20;
@@ -132,9 +133,11 @@ pub(super) fn expected(peer: &UpstreamPeer, metric: TimeMetric, now: i64) -> i64
         let halvings = seconds(unseen) / (seconds(peer.fail_timeout) + 1);
         time >>= halvings.min(62);
     }
-    if peer.load.inflight.get() > 0 {
+    if let Some(inflight) = peer.load.known_inflight()
+        && inflight.count.get() > 0
+    {
         // The requests under way have already taken longer than the mean: the server is slower now than it was.
-        time = time.max(peer.load.inflight_time.get());
+        time = time.max(inflight.time.get());
     }
     let time = if time > SLOWEST {
         SLOWEST
@@ -146,40 +149,42 @@ pub(super) fn expected(peer: &UpstreamPeer, metric: TimeMetric, now: i64) -> i64
 
 /// Adds the present age of the requests under way to their moving average.
 fn observe_inflight(peer: &UpstreamPeer, now: i64) {
-    let load = &peer.load;
-    let count = load.inflight.get();
+    let Some(inflight) = peer.load.known_inflight() else {
+        return;
+    };
+    let count = inflight.count.get();
     if count > 0 {
-        let age = load.inflight_spent.get() / count + (now - load.inflight_changed.get());
-        moving_average(&load.inflight_time, age);
+        let age = inflight.spent.get() / count + (now - inflight.changed.get());
+        moving_average(&inflight.time, age);
     }
 }
 
 /// Counts a request as under way. The time that the others have spent so far is added up first, because from now on
 /// it grows faster.
 fn inflight_begins(peer: &UpstreamPeer, now: i64) {
-    let load = &peer.load;
-    let count = load.inflight.get();
+    let inflight = peer.load.inflight();
+    let count = inflight.count.get();
     if count > 0 {
-        load.inflight_spent
-            .add((now - load.inflight_changed.get()) * count);
+        let since = now - inflight.changed.get();
+        inflight.spent.add(since * count);
     }
-    load.inflight_changed.set(now);
-    load.inflight.set(count + 1);
+    inflight.changed.set(now);
+    inflight.count.set(count + 1);
 }
 
 /// Ends the count of a request that took this many milliseconds, and removes its share from the sum.
 fn inflight_ends(peer: &UpstreamPeer, took: i64, now: i64) {
-    let load = &peer.load;
-    let count = load.inflight.get();
+    let inflight = peer.load.inflight();
+    let count = inflight.count.get();
     if count <= 1 {
         // The last one: rounding errors of the sum end here.
-        load.inflight_spent.set(0);
+        inflight.spent.set(0);
     } else {
-        load.inflight_spent
-            .add((now - load.inflight_changed.get()) * count - took);
-        load.inflight_changed.set(now);
+        let since = now - inflight.changed.get();
+        inflight.spent.add(since * count - took);
+        inflight.changed.set(now);
     }
-    load.inflight.set((count - 1).max(0));
+    inflight.count.set((count - 1).max(0));
 }
 
 #[cfg(test)]
@@ -228,7 +233,7 @@ mod tests {
         inflight_begins(&peers[0], NOW - 1000);
         assert_eq!(ports(&mut least, 1), [2]);
         inflight_ends(&peers[0], 1000, NOW);
-        assert_eq!(peers[0].load.inflight.get(), 0);
-        assert_eq!(peers[0].load.inflight_spent.get(), 0);
+        assert_eq!(peers[0].load.inflight().count.get(), 0);
+        assert_eq!(peers[0].load.inflight().spent.get(), 0);
     }
 }

@@ -83,7 +83,7 @@ impl PickState {
     /// The peer that the client is bound to (`sticky`), if it can be used: also one that is draining.
     pub(super) fn sticky_peer(&self, peers: &PeerSet, now: i64) -> Option<Arc<UpstreamPeer>> {
         let sid = self.sid.as_ref()?;
-        let peer = peers.peers.iter().find(|peer| peer.sid() == sid)?;
+        let peer = peers.peers.iter().find(|peer| peer.is_called(sid))?;
         let free = peer.availability_when_bound(now) == PeerAvailability::Free;
         (free && !self.tried.contains(peer.id)).then(|| peer.clone())
     }

@@ -127,7 +127,7 @@ mod tests {
             server.slow_start = Duration::from_secs(10)
         });
         let peer = round.primary.set.peers[1].clone();
-        peer.load.started.set(NOW - 1000);
+        peer.load.troubles().started.set(NOW - 1000);
         assert_eq!(peer.weight_at(NOW), UNIT / 10);
         assert_eq!(peer.weight_at(NOW + 9000), UNIT);
         let share = ports(&mut round, 110)
