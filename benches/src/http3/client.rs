@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use quinn_proto::crypto::rustls::QuicClientConfig;
 use quinn_proto::{
-    ClientConfig, Connection, ConnectionHandle, DatagramEvent, Dir, EcnCodepoint, Endpoint,
-    EndpointConfig, Event, IdleTimeout, ReadError, StreamEvent, StreamId, TransportConfig,
+    ClientConfig, Connection, ConnectionError, ConnectionHandle, DatagramEvent, Dir, EcnCodepoint,
+    Endpoint, EndpointConfig, Event, IdleTimeout, ReadError, StreamEvent, StreamId,
+    TransportConfig,
 };
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
 use rustix::event::epoll;
@@ -354,7 +355,11 @@ impl QuicClients {
                 }
                 Event::ConnectionLost { reason } => {
                     let client = &mut self.clients[index];
-                    client.lost = Some(reason.to_string());
+                    // One that asks for nothing more is closed by a server that ends.
+                    let is_dismissed = client.is_retired && client.open.is_empty();
+                    if !(is_dismissed && is_no_error(&reason)) {
+                        client.lost = Some(reason.to_string());
+                    }
                     self.totals.failed += client.open.len() as u64;
                     client.open.clear();
                 }
@@ -559,6 +564,11 @@ impl QuicClients {
         client.timer = client.connection.poll_timeout();
         Ok(())
     }
+}
+
+/// Whether the server has closed a connection in order: H3_NO_ERROR (RFC 9114, section 8.1).
+fn is_no_error(reason: &ConnectionError) -> bool {
+    matches!(reason, ConnectionError::ApplicationClosed(close) if close.error_code.into_inner() == 0x100)
 }
 
 impl ClientSocket {

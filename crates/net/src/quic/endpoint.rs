@@ -32,6 +32,7 @@ use super::handshake_crypto::{HandshakeCrypto, VERSION};
 use super::initial_hello::HelloCollector;
 use super::link::ConnectionLink;
 use super::loops::{self, ForwardedDatagram};
+use super::patient::{PatientLinks, take_patient};
 use super::socket_advice;
 use super::used_tokens::UsedTokens;
 
@@ -45,6 +46,10 @@ const ARRIVAL_LIMIT: usize = 1024;
 /// How much may arrive of one client while its settings are chosen, and of all, in bytes.
 const EARLY_BYTES: u64 = 64 * 1024;
 const EARLY_BYTES_OF_ALL: u64 = 4 << 20;
+
+/// How many sends of more than one datagram's worth a turn has, of all connections: a hundred downloads must not make others
+/// wait until each has sent its part. Who comes later is first in the next turn.
+const SENDS_IN_A_TURN: usize = 64;
 
 /// How often it is looked whether a stuck loop has recovered.
 const RESCUE_CHECK: Duration = Duration::from_millis(20);
@@ -113,6 +118,8 @@ pub(super) struct QuicEndpoint {
     /// Connections for whose datagrams the socket had no room, or which have had their share of a turn.
     pub(super) later: RefCell<VecDeque<Rc<ConnectionLink>>>,
     is_blocked: Cell<bool>,
+    /// Connections whose datagrams wait for those of others.
+    pub(super) patient: PatientLinks,
     /// The task that reads.
     pub(super) reader: RefCell<Option<Waker>>,
     retries: Cell<bool>,
@@ -170,6 +177,13 @@ impl QuicEndpoint {
         });
         loops::register(&endpoint);
         rt::spawn_named("quic", read(Rc::clone(&endpoint)));
+        let patient = take_patient(Rc::clone(&endpoint));
+        // Dropping the handle lets it run: it ends with the task that reads.
+        drop(rt::spawn_ranked(
+            "quic of new clients",
+            rt::TaskRank::Patient,
+            patient,
+        ));
         let guard = AcceptingGuard(Rc::downgrade(&endpoint));
         Ok(rt::spawn_handle("quic listener", async move {
             let _until_aborted = guard;
@@ -233,6 +247,7 @@ impl QuicEndpoint {
             dirty: RefCell::default(),
             later: RefCell::default(),
             is_blocked: Cell::new(false),
+            patient: PatientLinks::default(),
             reader: RefCell::default(),
             retries: Cell::new(false),
             is_accepting: Cell::new(!is_client),
@@ -264,6 +279,10 @@ impl QuicEndpoint {
     /// The listening socket.
     pub(super) fn spec(&self) -> &Arc<ListenerSpec> {
         &self.spec
+    }
+
+    pub(super) fn secret(&self) -> &QuicSecret {
+        &self.secret
     }
 
     /// Whether every client has to prove its address first, from now on.
@@ -315,19 +334,21 @@ impl QuicEndpoint {
 
     // -- datagrams --
 
-    /// Takes what has arrived on the socket.
+    /// Takes what has arrived on the socket, up to some hundred datagrams; how many.
     pub(super) fn receive(
         self: &Rc<Self>,
         socket: &BatchedUdpSocket,
         context: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
+    ) -> Poll<io::Result<usize>> {
         BUFFERS.with_borrow_mut(|buffers| {
             let buffers = buffers.get_or_insert_default();
             std::task::ready!(socket.poll_receive(context, buffers))?;
+            let mut count = 0;
             for datagram in buffers.datagrams() {
                 self.route(&datagram);
+                count += 1;
             }
-            Poll::Ready(Ok(()))
+            Poll::Ready(Ok(count))
         })
     }
 
@@ -342,7 +363,7 @@ impl QuicEndpoint {
         }
         match self.ids.owner_of(id) {
             Some(owner) if owner != self.owner => {
-                if !loops::forward(&self.secret, owner, datagram) {
+                if !loops::forward(self, owner, datagram) {
                     // Nobody has it any more: the client learns of it.
                     self.take_datagram(datagram);
                 }
@@ -477,6 +498,7 @@ impl QuicEndpoint {
         match accepted {
             Ok((handle, connection)) => {
                 let link = ConnectionLink::new(self, handle, connection, proof);
+                link.set_rank(rt::TaskRank::Patient);
                 self.connections
                     .borrow_mut()
                     .insert(key_of(handle), Rc::clone(&link));
@@ -578,9 +600,13 @@ impl QuicEndpoint {
         let now = rt::now();
         let mut buffer = self.send_buffer.take();
         let dirty = std::mem::take(&mut *self.dirty.borrow_mut());
+        let mut left = SENDS_IN_A_TURN;
         for link in dirty {
             link.is_dirty.set(false);
-            link.transmit(now, &mut buffer);
+            match left {
+                0 => self.resume_next_turn(link),
+                _ => left = left.saturating_sub(link.transmit(now, &mut buffer)),
+            }
         }
         self.send_buffer.replace(buffer);
     }

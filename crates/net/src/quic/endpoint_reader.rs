@@ -15,9 +15,9 @@ use super::loops;
 /// hold up the end of the process for as long as a client may take at most.
 const HANDSHAKE_GRACE: Duration = Duration::from_secs(3);
 
-/// How often the socket is read before the tasks that were woken have their turn, and what they say leaves: more than a hundred
-/// datagrams. A flood fills the socket as fast as it is read, and others would wait for its end.
-const READS_AT_ONCE: usize = 16;
+/// How many datagrams are read before the tasks that were woken have their turn, and what they say leaves. A flood fills the
+/// socket as fast as it is read, and others would wait for its end.
+const DATAGRAMS_AT_ONCE: usize = 256;
 
 /// Ends the connections with the task that reads: they and their endpoint own each other, and a socket that is open and not
 /// read would swallow what is meant for others.
@@ -31,6 +31,7 @@ impl Drop for ReadingGuard {
         let connections = endpoint.connections.take();
         let (dirty, later) = (endpoint.dirty.take(), endpoint.later.take());
         drop((connections, dirty, later));
+        endpoint.patient.end();
     }
 }
 
@@ -56,9 +57,12 @@ pub(super) async fn read(endpoint: Rc<QuicEndpoint>) {
         if !endpoint.is_reading.get() {
             return Poll::Pending;
         }
-        for _ in 0..READS_AT_ONCE {
+        let mut taken = 0;
+        while taken < DATAGRAMS_AT_ONCE {
+            // For an error of a datagram, which is an event as well.
+            taken += 1;
             match endpoint.receive(&endpoint.socket, context) {
-                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Ok(count)) => taken += count,
                 // An error of a UDP socket is one of a datagram that was sent (ICMP), and is reported once.
                 Poll::Ready(Err(error)) if is_of_datagram(&error) => {
                     if endpoint.is_client && error.kind() == io::ErrorKind::ConnectionRefused {
