@@ -275,7 +275,13 @@ fn a_client_that_left_without_a_word_does_not_hold_up_the_end() {
         site("root html; access_log access.log; lingering_timeout 1s; keepalive_timeout 1h;")
             .file("html/big", vec![b'x'; 200_000])
             .start();
-    let mut client = Http3::connect(&server);
+    // By QUIC it may be silent for as long as the server allows.
+    let quic = Quic::connect_with(&server, &Client::new(), |config| {
+        let mut transport = quinn::TransportConfig::default();
+        transport.max_idle_timeout(None);
+        config.transport_config(Arc::new(transport));
+    });
+    let mut client = Http3::over(quic.expect("it listens"));
     let mut stream = client.begin("GET", "/big", &[]);
     client.end(&mut stream);
     // Its request leaves. From here on it does nothing more: the server has all of the response in its buffer, and hears of

@@ -143,7 +143,9 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
             .iter()
             .map(|program| idle_memory(program, idle))
             .collect::<Result<_, _>>()?;
-        let goal = cells[0].middle().map(Goal::AtMost);
+        // Without nginx's figure: that of 2,000 connections, measured before.
+        let goal = Goal::AtMost(cells[0].middle().unwrap_or(87.6));
+        let goal = Some(goal);
         memory
             .rows
             .push(row_of(&format!("{idle} connections"), goal, cells));
@@ -340,7 +342,9 @@ fn idle_memory(program: &Program, count: usize) -> Result<Cell, String> {
         clients.add(50.min(count - first), [127, 0, 0, 1])?;
         let most = PATIENCE.saturating_sub(began.elapsed());
         if !clients.run_until(most, QuicClients::all_connected)? {
-            return Err(format!("{}: {first} clients could connect", program.name));
+            let why = format!("only {first} clients could connect");
+            println!("idle: {}: {why}", program.name);
+            return Ok(Cell::default().with(why));
         }
         for index in first..clients.count() {
             clients.ask_once(index)?;

@@ -47,6 +47,9 @@ const ARRIVAL_LIMIT: usize = 1024;
 const EARLY_BYTES: u64 = 64 * 1024;
 const EARLY_BYTES_OF_ALL: u64 = 4 << 20;
 
+/// How much work a new client is before its handshake, in datagrams: keys are derived from its id, twice.
+const WORK_OF_CLIENT: usize = 15;
+
 /// How many sends of more than one datagram's worth a turn has, of all connections: a hundred downloads must not make others
 /// wait until each has sent its part. Who comes later is first in the next turn.
 const SENDS_IN_A_TURN: usize = 64;
@@ -120,6 +123,8 @@ pub(super) struct QuicEndpoint {
     is_blocked: Cell<bool>,
     /// Connections whose datagrams wait for those of others.
     pub(super) patient: PatientLinks,
+    /// How much was done since the task that reads has set it to 0, in datagrams.
+    pub(super) work: Cell<usize>,
     /// The task that reads.
     pub(super) reader: RefCell<Option<Waker>>,
     retries: Cell<bool>,
@@ -248,6 +253,7 @@ impl QuicEndpoint {
             later: RefCell::default(),
             is_blocked: Cell::new(false),
             patient: PatientLinks::default(),
+            work: Cell::new(0),
             reader: RefCell::default(),
             retries: Cell::new(false),
             is_accepting: Cell::new(!is_client),
@@ -334,21 +340,19 @@ impl QuicEndpoint {
 
     // -- datagrams --
 
-    /// Takes what has arrived on the socket, up to some hundred datagrams; how many.
+    /// Takes what has arrived on the socket, up to some hundred datagrams.
     pub(super) fn receive(
         self: &Rc<Self>,
         socket: &BatchedUdpSocket,
         context: &mut Context<'_>,
-    ) -> Poll<io::Result<usize>> {
+    ) -> Poll<io::Result<()>> {
         BUFFERS.with_borrow_mut(|buffers| {
             let buffers = buffers.get_or_insert_default();
             std::task::ready!(socket.poll_receive(context, buffers))?;
-            let mut count = 0;
             for datagram in buffers.datagrams() {
                 self.route(&datagram);
-                count += 1;
             }
-            Poll::Ready(Ok(count))
+            Poll::Ready(Ok(()))
         })
     }
 
@@ -384,6 +388,7 @@ impl QuicEndpoint {
 
     /// Takes a datagram of a connection that is here, or of a new client.
     pub(super) fn take_datagram(self: &Rc<Self>, datagram: &IncomingDatagram<'_>) {
+        self.work.set(self.work.get() + 1);
         let mut answer = self.send_buffer.take();
         answer.clear();
         let event = self.core.borrow_mut().handle(
@@ -400,6 +405,7 @@ impl QuicEndpoint {
                 self.give(handle, event, datagram.from);
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
+                self.work.set(self.work.get() + WORK_OF_CLIENT);
                 self.take_client(incoming, datagram.content, &mut answer);
             }
             Some(DatagramEvent::Response(transmit)) => {

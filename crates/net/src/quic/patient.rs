@@ -25,7 +25,7 @@ const LIMIT_OF_ONE: usize = 128;
 const LIMIT_OF_ALL: usize = 4096;
 
 /// How many datagrams of a connection are taken before the next connection's.
-const TAKEN_AT_ONCE: usize = 8;
+const TAKEN_AT_ONCE: usize = 4;
 
 /// What waits of one connection.
 #[derive(Default)]
