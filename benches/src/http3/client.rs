@@ -62,6 +62,8 @@ struct QuicClient {
     lost: Option<String>,
     /// It makes no requests any more.
     is_retired: bool,
+    /// The server has closed it, and it wanted nothing more.
+    is_dismissed: bool,
     /// Every other datagram is lost, if this is some; whether it is the next one.
     drops_next: Option<bool>,
 }
@@ -167,6 +169,7 @@ impl QuicClients {
             is_connected: false,
             lost: None,
             is_retired: false,
+            is_dismissed: false,
             drops_next: None,
         })
     }
@@ -356,8 +359,10 @@ impl QuicClients {
                 Event::ConnectionLost { reason } => {
                     let client = &mut self.clients[index];
                     // One that asks for nothing more is closed by a server that ends.
-                    let is_dismissed = client.is_retired && client.open.is_empty();
-                    if !(is_dismissed && is_no_error(&reason)) {
+                    client.is_dismissed |=
+                        client.is_retired && client.open.is_empty() && is_no_error(&reason);
+                    // Then what it had sent before may be answered with a stateless reset, which the library tells as well.
+                    if !client.is_dismissed {
                         client.lost = Some(reason.to_string());
                     }
                     self.totals.failed += client.open.len() as u64;

@@ -47,9 +47,6 @@ const ARRIVAL_LIMIT: usize = 1024;
 const EARLY_BYTES: u64 = 64 * 1024;
 const EARLY_BYTES_OF_ALL: u64 = 4 << 20;
 
-/// How much work a new client is before its handshake, in datagrams: keys are derived from its id, twice.
-const WORK_OF_CLIENT: usize = 15;
-
 /// How many sends of more than one datagram's worth a turn has, of all connections: a hundred downloads must not make others
 /// wait until each has sent its part. Who comes later is first in the next turn.
 const SENDS_IN_A_TURN: usize = 64;
@@ -123,7 +120,7 @@ pub(super) struct QuicEndpoint {
     is_blocked: Cell<bool>,
     /// Connections whose datagrams wait for those of others.
     pub(super) patient: PatientLinks,
-    /// How much was done since the task that reads has set it to 0, in datagrams.
+    /// How many datagrams have been read since the task that reads has set it to 0.
     pub(super) work: Cell<usize>,
     /// The task that reads.
     pub(super) reader: RefCell<Option<Waker>>,
@@ -358,6 +355,7 @@ impl QuicEndpoint {
 
     /// Takes a datagram, or passes it on to the loop or the process that has its connection.
     pub(super) fn route(self: &Rc<Self>, datagram: &IncomingDatagram<'_>) {
+        self.work.set(self.work.get() + 1);
         let Some(id) = destination_id(datagram.content) else {
             return;
         };
@@ -373,7 +371,7 @@ impl QuicEndpoint {
                 }
             }
             Some(_) => self.take_datagram(datagram),
-            None if self.is_accepting.get() || self.knows(id) => self.take_datagram(datagram),
+            None if self.is_accepting.get() || self.knows(id) => self.patient.add_arrival(datagram),
             // A new client, and a socket that is only read for old ones.
             None if loops::forward_new(self, datagram) => {}
             // Nobody does: the client is told.
@@ -388,7 +386,6 @@ impl QuicEndpoint {
 
     /// Takes a datagram of a connection that is here, or of a new client.
     pub(super) fn take_datagram(self: &Rc<Self>, datagram: &IncomingDatagram<'_>) {
-        self.work.set(self.work.get() + 1);
         let mut answer = self.send_buffer.take();
         answer.clear();
         let event = self.core.borrow_mut().handle(
@@ -405,7 +402,6 @@ impl QuicEndpoint {
                 self.give(handle, event, datagram.from);
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
-                self.work.set(self.work.get() + WORK_OF_CLIENT);
                 self.take_client(incoming, datagram.content, &mut answer);
             }
             Some(DatagramEvent::Response(transmit)) => {

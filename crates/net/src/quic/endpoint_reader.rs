@@ -15,8 +15,7 @@ use super::loops;
 /// hold up the end of the process for as long as a client may take at most.
 const HANDSHAKE_GRACE: Duration = Duration::from_secs(3);
 
-/// How many datagrams are read before the tasks that were woken have their turn, and what they say leaves; a new client counts
-/// as sixteen. A flood fills the socket as fast as it is read, and others would wait for its end.
+/// How many datagrams are read before the tasks that were woken have their turn, and what they say leaves. A flood fills the socket as fast as it is read, and others would wait for its end.
 const DATAGRAMS_AT_ONCE: usize = 256;
 
 /// Ends the connections with the task that reads: they and their endpoint own each other, and a socket that is open and not
@@ -59,7 +58,7 @@ pub(super) async fn read(endpoint: Rc<QuicEndpoint>) {
         }
         endpoint.work.set(0);
         while endpoint.work.get() < DATAGRAMS_AT_ONCE {
-            // What is passed on, or an error, is work as well.
+            // An error is work as well.
             endpoint.work.set(endpoint.work.get() + 1);
             match endpoint.receive(&endpoint.socket, context) {
                 Poll::Ready(Ok(())) => {}

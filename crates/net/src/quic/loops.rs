@@ -27,12 +27,23 @@ use super::processes;
 /// How many datagrams may wait in a loop's inbox.
 const FORWARD_LIMIT: usize = 1024;
 
-/// A datagram on its way to another loop.
+/// A datagram on its way to another loop, or that waits.
 pub(super) struct ForwardedDatagram {
     pub(super) from: SocketAddr,
     pub(super) to: LocalIp,
     pub(super) ecn: u8,
     pub(super) content: Vec<u8>,
+}
+
+impl ForwardedDatagram {
+    pub(super) fn of(datagram: &IncomingDatagram<'_>) -> ForwardedDatagram {
+        ForwardedDatagram {
+            from: datagram.from,
+            to: datagram.to,
+            ecn: datagram.ecn,
+            content: datagram.content.to_vec(),
+        }
+    }
 }
 
 /// An endpoint as other loops see it.
@@ -148,12 +159,7 @@ fn post(wanted: impl Fn(&KnownEndpoint) -> bool, datagram: &IncomingDatagram<'_>
         waiting.fetch_sub(1, Ordering::Relaxed);
         return true;
     }
-    let forwarded = ForwardedDatagram {
-        from: datagram.from,
-        to: datagram.to,
-        ecn: datagram.ecn,
-        content: datagram.content.to_vec(),
-    };
+    let forwarded = ForwardedDatagram::of(datagram);
     let counted = Arc::clone(&waiting);
     let posted = handle.post(move || {
         counted.fetch_sub(1, Ordering::Relaxed);

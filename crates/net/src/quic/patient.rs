@@ -4,7 +4,7 @@
 //! A datagram is decrypted, its frames wake tasks, and it may open a hundred streams. A socket is one queue for all clients:
 //! if each were taken where it is read, those of a flood would go before a good client's that came behind them. To read
 //! and to find its connection costs a fraction of that. So known clients' datagrams are taken at once, and others wait
-//! here, as their requests wait in `http`.
+//! here, as their requests wait in `http`. So do first packets: keys are derived from each.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -13,9 +13,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use quinn_proto::ConnectionEvent;
+use rt::net::IncomingDatagram;
 
-use super::endpoint::QuicEndpoint;
+use super::endpoint::{QuicEndpoint, received};
 use super::link::ConnectionLink;
+use super::loops::ForwardedDatagram;
 
 /// How many datagrams of a connection may wait: more than a client's window has before it is known. What comes beyond that
 /// is lost, which slows its sender down.
@@ -23,6 +25,9 @@ const LIMIT_OF_ONE: usize = 128;
 
 /// How many may wait at an endpoint.
 const LIMIT_OF_ALL: usize = 4096;
+
+/// How many datagrams of clients without a connection may wait at an endpoint. Who comes beyond that says hello again.
+const LIMIT_OF_ARRIVALS: usize = 512;
 
 /// How many datagrams of a connection are taken before the next connection's.
 const TAKEN_AT_ONCE: usize = 4;
@@ -38,8 +43,10 @@ pub(super) struct DatagramBacklog {
 pub(super) struct PatientLinks {
     /// Each is here once.
     queue: RefCell<VecDeque<Rc<ConnectionLink>>>,
-    /// How many datagrams wait in all.
+    /// How many datagrams of theirs wait in all.
     waiting: Cell<usize>,
+    /// Datagrams of clients that have no connection, or do not know its id yet.
+    arrivals: RefCell<VecDeque<ForwardedDatagram>>,
     /// The task that takes them.
     task: Cell<Option<Waker>>,
     is_over: Cell<bool>,
@@ -66,8 +73,18 @@ impl PatientLinks {
         }
     }
 
-    /// Takes some datagrams of the next connection. Pending while none wait; ready at the end of the endpoint.
-    fn poll(&self, context: &Context<'_>) -> Poll<()> {
+    /// Has a datagram of a client without a connection wait.
+    pub(super) fn add_arrival(&self, datagram: &IncomingDatagram<'_>) {
+        let mut arrivals = self.arrivals.borrow_mut();
+        if arrivals.len() < LIMIT_OF_ARRIVALS {
+            arrivals.push_back(ForwardedDatagram::of(datagram));
+            self.wake();
+        }
+    }
+
+    /// Takes some datagrams of the next connection, and one of a new client. Pending while none wait; ready at the end of the
+    /// endpoint.
+    fn poll(&self, endpoint: &Rc<QuicEndpoint>, context: &Context<'_>) -> Poll<()> {
         if self.is_over.get() {
             return Poll::Ready(());
         }
@@ -84,8 +101,13 @@ impl PatientLinks {
                 self.queue.borrow_mut().push_back(link);
             }
         }
+        // Its own statement, as above.
+        let arrival = self.arrivals.borrow_mut().pop_front();
+        if let Some(datagram) = arrival {
+            endpoint.take_datagram(&received(&datagram));
+        }
         self.task.set(Some(context.waker().clone()));
-        if !self.queue.borrow().is_empty() {
+        if !self.queue.borrow().is_empty() || !self.arrivals.borrow().is_empty() {
             // Behind other patient tasks, in this turn if they leave time for it.
             self.wake();
         }
@@ -101,6 +123,7 @@ impl PatientLinks {
     /// Ends the task, with what waits.
     pub(super) fn end(&self) {
         self.is_over.set(true);
+        drop(self.arrivals.take());
         // Out of its cell first: what is dropped may look into it.
         let queue = self.queue.take();
         for link in &queue {
@@ -113,5 +136,5 @@ impl PatientLinks {
 
 /// Takes the datagrams that wait at an endpoint, until that ends. To be run in patient rank.
 pub(super) async fn take_patient(endpoint: Rc<QuicEndpoint>) {
-    std::future::poll_fn(|context| endpoint.patient.poll(context)).await;
+    std::future::poll_fn(|context| endpoint.patient.poll(&endpoint, context)).await;
 }
