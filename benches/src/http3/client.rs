@@ -13,9 +13,8 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use quinn_proto::crypto::rustls::QuicClientConfig;
 use quinn_proto::{
-    ClientConfig, Connection, ConnectionError, ConnectionHandle, DatagramEvent, Dir, EcnCodepoint,
-    Endpoint, EndpointConfig, Event, IdleTimeout, ReadError, StreamEvent, StreamId,
-    TransportConfig,
+    ClientConfig, Connection, ConnectionHandle, DatagramEvent, Dir, EcnCodepoint, Endpoint,
+    EndpointConfig, Event, IdleTimeout, ReadError, StreamEvent, StreamId, TransportConfig,
 };
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
 use rustix::event::epoll;
@@ -62,8 +61,6 @@ struct QuicClient {
     lost: Option<String>,
     /// It makes no requests any more.
     is_retired: bool,
-    /// The server has closed it, and it wanted nothing more.
-    is_dismissed: bool,
     /// Every other datagram is lost, if this is some; whether it is the next one.
     drops_next: Option<bool>,
 }
@@ -169,7 +166,6 @@ impl QuicClients {
             is_connected: false,
             lost: None,
             is_retired: false,
-            is_dismissed: false,
             drops_next: None,
         })
     }
@@ -358,13 +354,7 @@ impl QuicClients {
                 }
                 Event::ConnectionLost { reason } => {
                     let client = &mut self.clients[index];
-                    // One that asks for nothing more is closed by a server that ends.
-                    client.is_dismissed |=
-                        client.is_retired && client.open.is_empty() && is_no_error(&reason);
-                    // Then what it had sent before may be answered with a stateless reset, which the library tells as well.
-                    if !client.is_dismissed {
-                        client.lost = Some(reason.to_string());
-                    }
+                    client.lost = Some(reason.to_string());
                     self.totals.failed += client.open.len() as u64;
                     client.open.clear();
                 }
@@ -569,11 +559,6 @@ impl QuicClients {
         client.timer = client.connection.poll_timeout();
         Ok(())
     }
-}
-
-/// Whether the server has closed a connection in order: H3_NO_ERROR (RFC 9114, section 8.1).
-fn is_no_error(reason: &ConnectionError) -> bool {
-    matches!(reason, ConnectionError::ApplicationClosed(close) if close.error_code.into_inner() == 0x100)
 }
 
 impl ClientSocket {

@@ -247,15 +247,10 @@ fn survive(program: &Program, row: &LifeRow) -> Result<Cell, String> {
     let site = start(program, row.loops, row.main)?;
     let mut clients = clients(&site, row.work)?;
     clients.add(row.clients, [127, 0, 0, 1])?;
-    let connected = match clients.run_until(PATIENCE, QuicClients::all_connected)? {
-        true => (row.run)(&site, &mut clients),
-        false => Err("clients could not connect".to_owned()),
-    };
-    // What one server does not endure is no reason not to measure the others.
-    if let Err(why) = connected {
-        println!("{}: {}: {why}", row.name, program.name);
-        return Ok(Cell::default().with(why));
+    if !clients.run_until(PATIENCE, QuicClients::all_connected)? {
+        return Err("clients could not connect".to_owned());
     }
+    (row.run)(&site, &mut clients)?;
     clients.stop_asking();
     let is_quiet = clients.run_until(Duration::from_secs(20), QuicClients::is_quiet)?;
     let seen = Survival {
