@@ -41,13 +41,13 @@ pub(super) struct CubicFactory;
 
 impl ControllerFactory for CubicFactory {
     fn build(self: Arc<Self>, _now: Instant, current_mtu: u16) -> Box<dyn Controller> {
-        Box::new(Cubic::new(current_mtu))
+        Box::new(CubicWindow::new(current_mtu))
     }
 }
 
 /// The window of a path. All windows are in bytes.
 #[derive(Clone, Debug)]
-struct Cubic {
+struct CubicWindow {
     window: f64,
     /// Below it is slow start.
     threshold: f64,
@@ -76,10 +76,10 @@ struct AvoidanceStage {
     prior: f64,
 }
 
-impl Cubic {
-    fn new(mtu: u16) -> Cubic {
+impl CubicWindow {
+    fn new(mtu: u16) -> CubicWindow {
         let segment = f64::from(mtu);
-        Cubic {
+        CubicWindow {
             window: initial(segment),
             threshold: f64::INFINITY,
             recovery: None,
@@ -154,7 +154,7 @@ fn initial(segment: f64) -> f64 {
     (10.0 * segment).min(INITIAL.max(2.0 * segment))
 }
 
-impl Controller for Cubic {
+impl Controller for CubicWindow {
     fn on_sent(&mut self, now: Instant, _bytes: u64, _last_packet_number: u64) {
         if self.idle_since.take().is_some() {
             self.pause(now);
@@ -252,7 +252,7 @@ mod tests {
 
     /// A path on which a window is sent and acknowledged in each round trip.
     struct SimulatedPath {
-        cubic: Cubic,
+        cubic: CubicWindow,
         now: Instant,
         /// Segments until the next loss.
         until_loss: u32,
@@ -263,7 +263,7 @@ mod tests {
     impl SimulatedPath {
         fn new(every: u32) -> SimulatedPath {
             SimulatedPath {
-                cubic: Cubic::new(SEGMENT as u16),
+                cubic: CubicWindow::new(SEGMENT as u16),
                 now: Instant::now(),
                 until_loss: every,
                 every,
@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     fn a_larger_segment_makes_a_new_window_larger() {
-        let mut cubic = Cubic::new(1200);
+        let mut cubic = CubicWindow::new(1200);
         cubic.on_mtu_update(1455);
         assert_eq!(cubic.window(), 14_550);
         cubic.on_mtu_update(9000);
