@@ -31,7 +31,7 @@ use super::endpoint_reader::{is_of_datagram, read};
 use super::handshake_crypto::{HandshakeCrypto, VERSION};
 use super::initial_hello::HelloCollector;
 use super::link::ConnectionLink;
-use super::loops::{self, ForwardedDatagram};
+use super::loops;
 use super::patient::{PatientLinks, take_patient};
 use super::socket_advice;
 use super::used_tokens::UsedTokens;
@@ -105,7 +105,7 @@ pub(super) struct QuicEndpoint {
     core: RefCell<Endpoint>,
     ids: IdCipher,
     pub(super) owner: IdOwner,
-    secret: QuicSecret,
+    pub(super) secret: QuicSecret,
     /// The address tokens that have been used.
     used_tokens: Arc<UsedTokens>,
     pub(super) connections: RefCell<NumberMap<Rc<ConnectionLink>>>,
@@ -282,10 +282,6 @@ impl QuicEndpoint {
     /// The listening socket.
     pub(super) fn spec(&self) -> &Arc<ListenerSpec> {
         &self.spec
-    }
-
-    pub(super) fn secret(&self) -> &QuicSecret {
-        &self.secret
     }
 
     /// Whether every client has to prove its address first, from now on.
@@ -665,16 +661,6 @@ impl Drop for AcceptingGuard {
             }
             endpoint.wake_reader();
         }
-    }
-}
-
-/// A datagram as another loop or process has received it.
-pub(super) fn received(datagram: &ForwardedDatagram) -> IncomingDatagram<'_> {
-    IncomingDatagram {
-        from: datagram.from,
-        to: datagram.to,
-        ecn: datagram.ecn,
-        content: &datagram.content,
     }
 }
 

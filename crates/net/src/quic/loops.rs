@@ -21,7 +21,7 @@ use host::listen::ListenAddress;
 use rt::net::IncomingDatagram;
 
 use super::connection_ids::{IdOwner, this_process};
-use super::endpoint::{LocalIp, QuicEndpoint, QuicEndpointSettings, is_here, received};
+use super::endpoint::{LocalIp, QuicEndpoint, QuicEndpointSettings, is_here};
 use super::processes;
 
 /// How many datagrams may wait in a loop's inbox.
@@ -43,6 +43,16 @@ impl ForwardedDatagram {
             ecn: datagram.ecn,
             content: datagram.content.to_vec(),
         }
+    }
+}
+
+/// A datagram as another loop or process has received it.
+pub(super) fn received(datagram: &ForwardedDatagram) -> IncomingDatagram<'_> {
+    IncomingDatagram {
+        from: datagram.from,
+        to: datagram.to,
+        ecn: datagram.ecn,
+        content: &datagram.content,
     }
 }
 

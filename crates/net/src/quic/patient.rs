@@ -15,9 +15,9 @@ use std::task::{Context, Poll, Waker};
 use quinn_proto::ConnectionEvent;
 use rt::net::IncomingDatagram;
 
-use super::endpoint::{QuicEndpoint, received};
+use super::endpoint::QuicEndpoint;
 use super::link::ConnectionLink;
-use super::loops::ForwardedDatagram;
+use super::loops::{ForwardedDatagram, received};
 
 /// How many datagrams of a connection may wait: more than a client's window has before it is known. What comes beyond that
 /// is lost, which slows its sender down.

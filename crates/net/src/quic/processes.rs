@@ -17,9 +17,9 @@ use std::rc::Rc;
 use rt::net::{IncomingDatagram, SocketAddress, UdpSocket};
 
 use super::connection_ids::{IdOwner, QuicSecret, destination_id, this_process};
-use super::endpoint::{LocalIp, QuicEndpoint, is_here, received};
+use super::endpoint::{LocalIp, QuicEndpoint, is_here};
 use super::frames::PacketCursor;
-use super::loops::{ForwardedDatagram, endpoint_here, loop_number};
+use super::loops::{ForwardedDatagram, endpoint_here, loop_number, received};
 
 /// The largest message, in bytes. The system's default for what may be on the way of a socket is three times that.
 const LARGEST_MESSAGE: usize = 64 * 1024;
@@ -106,7 +106,7 @@ impl LeavingMessage {
             let Some(outlet) = outlet.get_or_init(|| UdpSocket::unix().ok()) else {
                 return false;
             };
-            let to = loop_address(self.from.secret(), self.process, self.loop_number);
+            let to = loop_address(&self.from.secret, self.process, self.loop_number);
             match outlet.try_send_to(&self.bytes, &to) {
                 Ok(_) => true,
                 // Its queue is full: lost, as on the way.
