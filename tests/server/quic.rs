@@ -267,6 +267,75 @@ fn another_binary_leaves_downloads_to_the_old_one_and_takes_new_clients() {
 }
 
 #[test]
+fn a_client_that_left_without_a_word_does_not_hold_up_the_end() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let mut server =
+        site("root html; access_log access.log; lingering_timeout 1s; keepalive_timeout 1h;")
+            .file("html/big", vec![b'x'; 200_000])
+            .start();
+    // By QUIC it may be silent for as long as the server allows.
+    let quic = Quic::connect_with(&server, &Client::new(), |config| {
+        let mut transport = quinn::TransportConfig::default();
+        transport.max_idle_timeout(None);
+        config.transport_config(Arc::new(transport));
+    });
+    let mut client = Http3::over(quic.expect("it listens"));
+    let mut stream = client.begin("GET", "/big", &[]);
+    client.end(&mut stream);
+    // Its request leaves. From here on it does nothing more: the server has all of the response in its buffer, and hears of
+    // none of it that it has arrived.
+    client.quic.run(async {
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+    });
+    server.lines("access.log", 1);
+    server.signal(Signal::QUIT);
+    assert!(server.ended().success());
+}
+
+#[test]
+fn an_upload_survives_another_binary() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let mut server = site(
+        "location / { return 200 $pid; } \
+         location /put { client_max_body_size 0; dav_methods PUT; root html; create_full_put_path on; }",
+    )
+    .start();
+    let mut client = Http3::connect(&server);
+    let old = client.get("/").text();
+    let piece = vec![b'x'; 100_000];
+    let mut stream = client.begin("PUT", "/put/file", &[]);
+    client.send(&mut stream, &piece);
+    server.signal(Signal::USR2);
+    assert!(until(|| server.path("nginx.pid.oldbin").exists().then_some(())).is_some());
+    server.line("error.log", " is ready");
+    let pid = std::fs::read_to_string(server.path("nginx.pid.oldbin")).expect("it is there");
+    let pid = rustix::process::Pid::from_raw(pid.trim().parse().expect("a number"));
+    rustix::process::kill_process(pid.expect("a process"), Signal::QUIT).expect("it lives");
+    server.line("error.log", "gracefully shutting down");
+    let fresh = || (Http3::connect(&server).get("/").text() != old).then_some(());
+    assert!(until(fresh).is_some(), "the new process answers");
+    // All of it takes the way from the new process to the old one.
+    for _ in 0..100 {
+        client.send(&mut stream, &piece);
+    }
+    client.end(&mut stream);
+    let reply = client.reply(&mut stream);
+    assert_eq!(reply.status, 201, "{reply:?}");
+    let stored = std::fs::metadata(server.path("html/put/file")).expect("it was put");
+    assert_eq!(stored.len(), 101 * piece.len() as u64);
+    drop(client);
+    assert!(server.ended().success(), "the old one ends");
+    server.signal(Signal::QUIT);
+    assert!(until(|| (!server.path("nginx.pid").exists()).then_some(())).is_some());
+}
+
+#[test]
 fn a_removed_listener_lets_its_connections_finish() {
     if skip_on_oracle(WHY) {
         return;

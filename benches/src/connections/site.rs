@@ -174,6 +174,12 @@ impl Site {
 
     /// Replaces the binary by nginx's procedure. An error says which step did not come.
     pub(crate) fn upgrade(&self) -> Result<(), String> {
+        let old = self.begin_upgrade()?;
+        self.end_upgrade(old)
+    }
+
+    /// The same up to the order to the old binary to end, once its requests have: its number.
+    pub(crate) fn begin_upgrade(&self) -> Result<u32, String> {
         let old = self.pid().ok_or("no pid file")?;
         kill("USR2", old);
         let moved = self.path("server.pid.oldbin");
@@ -186,6 +192,11 @@ impl Site {
         }
         std::thread::sleep(Duration::from_millis(200));
         kill("QUIT", old);
+        Ok(old)
+    }
+
+    /// Waits for the end of the old binary.
+    pub(crate) fn end_upgrade(&self, old: u32) -> Result<(), String> {
         match wait(|| !Path::new(&format!("/proc/{old}")).exists()) {
             true => Ok(()),
             false => Err("the old binary does not end".to_owned()),

@@ -143,7 +143,9 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
             .iter()
             .map(|program| idle_memory(program, idle))
             .collect::<Result<_, _>>()?;
-        let goal = cells[0].middle().map(Goal::AtMost);
+        // Without nginx's figure: that of 2,000 connections, measured before.
+        let goal = Goal::AtMost(cells[0].middle().unwrap_or(87.6));
+        let goal = Some(goal);
         memory
             .rows
             .push(row_of(&format!("{idle} connections"), goal, cells));
@@ -246,10 +248,7 @@ fn survive(program: &Program, row: &LifeRow) -> Result<Cell, String> {
     let mut clients = clients(&site, row.work)?;
     clients.add(row.clients, [127, 0, 0, 1])?;
     if !clients.run_until(PATIENCE, QuicClients::all_connected)? {
-        return Err(format!(
-            "{}: clients could not connect to {}",
-            row.name, program.name
-        ));
+        return Err("clients could not connect".to_owned());
     }
     (row.run)(&site, &mut clients)?;
     clients.stop_asking();
@@ -286,20 +285,36 @@ fn upgrades(site: &Site, clients: &mut QuicClients) -> Result<(), String> {
         }
         clients.run(Duration::from_millis(200))?;
         clients.retire_from(begun);
-        let upgraded = std::thread::scope(|scope| {
-            let upgrade = scope.spawn(|| site.upgrade());
-            let ran = clients.run_until(PATIENCE, |clients| {
-                let all = clients.totals.responses + clients.totals.failed;
-                upgrade.is_finished() && all >= goal
-            });
-            (ran, upgrade.join())
-        });
-        upgraded.0?;
-        upgraded
-            .1
-            .map_err(|_| "the upgrade ended in a panic".to_owned())??;
+        // Only then does the old binary have nothing left to do: how long downloads take is the machine's.
+        let is_done =
+            |clients: &QuicClients| clients.totals.responses + clients.totals.failed >= goal;
+        let old = meanwhile(clients, || site.begin_upgrade())?;
+        if !clients.run_until(PATIENCE, is_done)? {
+            return Err(format!(
+                "{} downloads have not ended",
+                clients.open_requests()
+            ));
+        }
+        meanwhile(clients, || site.end_upgrade(old))?;
     }
     Ok(())
+}
+
+/// Does something while the clients run.
+fn meanwhile<T: Send>(
+    clients: &mut QuicClients,
+    act: impl FnOnce() -> Result<T, String> + Send,
+) -> Result<T, String> {
+    std::thread::scope(|scope| {
+        let acting = scope.spawn(act);
+        // Short turns: what is waited for is not the clients'.
+        while !acting.is_finished() {
+            clients.run(Duration::from_millis(10))?;
+        }
+        acting
+            .join()
+            .map_err(|_| "the thread ended in a panic".to_owned())?
+    })
 }
 
 fn rebinds(_: &Site, clients: &mut QuicClients) -> Result<(), String> {
@@ -322,7 +337,9 @@ fn idle_memory(program: &Program, count: usize) -> Result<Cell, String> {
         clients.add(50.min(count - first), [127, 0, 0, 1])?;
         let most = PATIENCE.saturating_sub(began.elapsed());
         if !clients.run_until(most, QuicClients::all_connected)? {
-            return Err(format!("{}: {first} clients could connect", program.name));
+            let why = format!("only {first} clients could connect");
+            println!("idle: {}: {why}", program.name);
+            return Ok(Cell::default().with(why));
         }
         for index in first..clients.count() {
             clients.ask_once(index)?;

@@ -10,7 +10,7 @@
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use host::error_log::LogLevel;
 use net::counters::{ConnectionStage, CountedConnection};
@@ -39,6 +39,10 @@ const CROSSING_LEAST: Duration = Duration::from_millis(25);
 /// How often a connection that is over but for its last packets looks whether they have arrived.
 const DELIVERY_LOOK: Duration = Duration::from_millis(20);
 
+/// For how many round trips it looks at least: a client whose acknowledgements were lost is asked again after three of them,
+/// then after twice as long (RFC 9002, section 6.2).
+const DELIVERY_TRIPS: u32 = 16;
+
 /// How far the end of the connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Http3Phase {
@@ -62,6 +66,8 @@ pub(super) struct Http3Connection {
     idle_timer: rt::Timer,
     /// The end of [`Http3Phase::Going`], and then the looks at what has been delivered.
     end_timer: rt::Timer,
+    /// How much has come from the client, in bytes, and since when no more, while its last packets are waited for.
+    heard: Option<(u64, Instant)>,
     spares_timer: rt::Timer,
     counted: CountedConnection,
 }
@@ -85,6 +91,7 @@ impl Http3Connection {
             is_idle: false,
             idle_timer: rt::Timer::new(),
             end_timer: rt::Timer::new(),
+            heard: None,
             spares_timer: rt::Timer::new(),
             counted: CountedConnection::new(&http.counters),
             link,
@@ -270,6 +277,7 @@ impl Http3Connection {
     fn set_rank(&self, rank: rt::TaskRank) {
         self.link.rank.set(rank);
         rt::set_rank(rank);
+        self.link.quic.set_rank(rank);
         self.link.tasks.set_rank(rank);
     }
 
@@ -322,7 +330,7 @@ impl Http3Connection {
             return false;
         }
         // CONNECTION_CLOSE abandons what the client has not acknowledged.
-        if self.link.quic.open_send_streams() <= self.ours.open() {
+        if self.link.quic.open_send_streams() <= self.ours.open() || self.is_silent() {
             return true;
         }
         if !self.end_timer.is_set() || self.end_timer.poll_expired(context).is_ready() {
@@ -331,6 +339,19 @@ impl Http3Connection {
             let _ = self.end_timer.poll_expired(context);
         }
         false
+    }
+
+    /// Whether nothing has come from the client for `lingering_timeout`. One that left without a word acknowledges nothing, and
+    /// would hold up the end of the process until QUIC gives it up, which is as late as `keepalive_timeout`.
+    fn is_silent(&mut self) -> bool {
+        let (now, (received, _)) = (rt::now(), self.link.quic.traffic());
+        let (_, since) = match self.heard {
+            Some(heard) if heard.0 == received => heard,
+            _ => *self.heard.insert((received, now)),
+        };
+        let patience = self.link.limits.borrow().core.lingering_timeout;
+        let trips = self.link.quic.round_trip_time() * DELIVERY_TRIPS;
+        now.saturating_duration_since(since) >= patience.max(trips)
     }
 
     /// Ends the connection because the client broke the protocol (RFC 9114, section 8).

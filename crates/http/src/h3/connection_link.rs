@@ -221,14 +221,18 @@ impl Http3Link {
         streams.iter().find(|stream| stream.id == id).cloned()
     }
 
-    /// Removes a stream that has ended.
+    /// Removes a stream that has ended. The connection's task looks at once when it was the last one; what it counts of others
+    /// has time until the next stream.
     pub(super) fn remove_stream(&self, id: u64) {
         let mut streams = self.streams.borrow_mut();
         if let Some(index) = streams.iter().position(|stream| stream.id == id) {
             streams.swap_remove(index);
         }
+        let was_last = streams.is_empty();
         drop(streams);
-        self.wake_connection();
+        if was_last {
+            self.wake_connection();
+        }
     }
 
     /// Notes the priority of a stream that has not begun. Beyond the bound it is ignored: a priority is only a hint.

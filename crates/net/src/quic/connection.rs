@@ -211,6 +211,12 @@ impl QuicConnection {
         self.link.mark_dirty();
     }
 
+    /// The rank in which its datagrams are taken. A client's connection is patient at first, and others' datagrams go before
+    /// its own: see `patient`.
+    pub fn set_rank(&self, rank: rt::TaskRank) {
+        self.link.set_rank(rank);
+    }
+
     /// The application's code for streams that are dropped before their end: H3_REQUEST_CANCELLED, say. 0 at first.
     pub fn set_drop_code(&self, code: u64) {
         self.drop_code.set(code);

@@ -31,7 +31,8 @@ use super::endpoint_reader::{is_of_datagram, read};
 use super::handshake_crypto::{HandshakeCrypto, VERSION};
 use super::initial_hello::HelloCollector;
 use super::link::ConnectionLink;
-use super::loops::{self, ForwardedDatagram};
+use super::loops;
+use super::patient::{PatientLinks, take_patient};
 use super::socket_advice;
 use super::used_tokens::UsedTokens;
 
@@ -45,6 +46,10 @@ const ARRIVAL_LIMIT: usize = 1024;
 /// How much may arrive of one client while its settings are chosen, and of all, in bytes.
 const EARLY_BYTES: u64 = 64 * 1024;
 const EARLY_BYTES_OF_ALL: u64 = 4 << 20;
+
+/// How many sends of more than one datagram's worth a turn has, of all connections: a hundred downloads must not make others
+/// wait until each has sent its part. Who comes later is first in the next turn.
+const SENDS_IN_A_TURN: usize = 64;
 
 /// How often it is looked whether a stuck loop has recovered.
 const RESCUE_CHECK: Duration = Duration::from_millis(20);
@@ -100,7 +105,7 @@ pub(super) struct QuicEndpoint {
     core: RefCell<Endpoint>,
     ids: IdCipher,
     pub(super) owner: IdOwner,
-    secret: QuicSecret,
+    pub(super) secret: QuicSecret,
     /// The address tokens that have been used.
     used_tokens: Arc<UsedTokens>,
     pub(super) connections: RefCell<NumberMap<Rc<ConnectionLink>>>,
@@ -113,6 +118,10 @@ pub(super) struct QuicEndpoint {
     /// Connections for whose datagrams the socket had no room, or which have had their share of a turn.
     pub(super) later: RefCell<VecDeque<Rc<ConnectionLink>>>,
     is_blocked: Cell<bool>,
+    /// Connections whose datagrams wait for those of others.
+    pub(super) patient: PatientLinks,
+    /// How many datagrams have been read since the task that reads has set it to 0.
+    pub(super) work: Cell<usize>,
     /// The task that reads.
     pub(super) reader: RefCell<Option<Waker>>,
     retries: Cell<bool>,
@@ -170,6 +179,13 @@ impl QuicEndpoint {
         });
         loops::register(&endpoint);
         rt::spawn_named("quic", read(Rc::clone(&endpoint)));
+        let patient = take_patient(Rc::clone(&endpoint));
+        // Dropping the handle lets it run: it ends with the task that reads.
+        drop(rt::spawn_ranked(
+            "quic of new clients",
+            rt::TaskRank::Patient,
+            patient,
+        ));
         let guard = AcceptingGuard(Rc::downgrade(&endpoint));
         Ok(rt::spawn_handle("quic listener", async move {
             let _until_aborted = guard;
@@ -233,6 +249,8 @@ impl QuicEndpoint {
             dirty: RefCell::default(),
             later: RefCell::default(),
             is_blocked: Cell::new(false),
+            patient: PatientLinks::default(),
+            work: Cell::new(0),
             reader: RefCell::default(),
             retries: Cell::new(false),
             is_accepting: Cell::new(!is_client),
@@ -315,7 +333,7 @@ impl QuicEndpoint {
 
     // -- datagrams --
 
-    /// Takes what has arrived on the socket.
+    /// Takes what has arrived on the socket, up to some hundred datagrams.
     pub(super) fn receive(
         self: &Rc<Self>,
         socket: &BatchedUdpSocket,
@@ -333,6 +351,7 @@ impl QuicEndpoint {
 
     /// Takes a datagram, or passes it on to the loop or the process that has its connection.
     pub(super) fn route(self: &Rc<Self>, datagram: &IncomingDatagram<'_>) {
+        self.work.set(self.work.get() + 1);
         let Some(id) = destination_id(datagram.content) else {
             return;
         };
@@ -342,13 +361,13 @@ impl QuicEndpoint {
         }
         match self.ids.owner_of(id) {
             Some(owner) if owner != self.owner => {
-                if !loops::forward(&self.secret, owner, datagram) {
+                if !loops::forward(self, owner, datagram) {
                     // Nobody has it any more: the client learns of it.
                     self.take_datagram(datagram);
                 }
             }
             Some(_) => self.take_datagram(datagram),
-            None if self.is_accepting.get() || self.knows(id) => self.take_datagram(datagram),
+            None if self.is_accepting.get() || self.knows(id) => self.patient.add_arrival(datagram),
             // A new client, and a socket that is only read for old ones.
             None if loops::forward_new(self, datagram) => {}
             // Nobody does: the client is told.
@@ -477,6 +496,7 @@ impl QuicEndpoint {
         match accepted {
             Ok((handle, connection)) => {
                 let link = ConnectionLink::new(self, handle, connection, proof);
+                link.set_rank(rt::TaskRank::Patient);
                 self.connections
                     .borrow_mut()
                     .insert(key_of(handle), Rc::clone(&link));
@@ -578,9 +598,13 @@ impl QuicEndpoint {
         let now = rt::now();
         let mut buffer = self.send_buffer.take();
         let dirty = std::mem::take(&mut *self.dirty.borrow_mut());
+        let mut left = SENDS_IN_A_TURN;
         for link in dirty {
             link.is_dirty.set(false);
-            link.transmit(now, &mut buffer);
+            match left {
+                0 => self.resume_next_turn(link),
+                _ => left = left.saturating_sub(link.transmit(now, &mut buffer)),
+            }
         }
         self.send_buffer.replace(buffer);
     }
@@ -637,16 +661,6 @@ impl Drop for AcceptingGuard {
             }
             endpoint.wake_reader();
         }
-    }
-}
-
-/// A datagram as another loop or process has received it.
-pub(super) fn received(datagram: &ForwardedDatagram) -> IncomingDatagram<'_> {
-    IncomingDatagram {
-        from: datagram.from,
-        to: datagram.to,
-        ecn: datagram.ecn,
-        content: &datagram.content,
     }
 }
 

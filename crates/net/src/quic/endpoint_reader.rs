@@ -15,9 +15,8 @@ use super::loops;
 /// hold up the end of the process for as long as a client may take at most.
 const HANDSHAKE_GRACE: Duration = Duration::from_secs(3);
 
-/// How often the socket is read before the tasks that were woken have their turn, and what they say leaves: more than a hundred
-/// datagrams. A flood fills the socket as fast as it is read, and others would wait for its end.
-const READS_AT_ONCE: usize = 16;
+/// How many datagrams are read before the tasks that were woken have their turn, and what they say leaves. A flood fills the socket as fast as it is read, and others would wait for its end.
+const DATAGRAMS_AT_ONCE: usize = 256;
 
 /// Ends the connections with the task that reads: they and their endpoint own each other, and a socket that is open and not
 /// read would swallow what is meant for others.
@@ -31,6 +30,7 @@ impl Drop for ReadingGuard {
         let connections = endpoint.connections.take();
         let (dirty, later) = (endpoint.dirty.take(), endpoint.later.take());
         drop((connections, dirty, later));
+        endpoint.patient.end();
     }
 }
 
@@ -56,7 +56,10 @@ pub(super) async fn read(endpoint: Rc<QuicEndpoint>) {
         if !endpoint.is_reading.get() {
             return Poll::Pending;
         }
-        for _ in 0..READS_AT_ONCE {
+        endpoint.work.set(0);
+        while endpoint.work.get() < DATAGRAMS_AT_ONCE {
+            // An error is work as well.
+            endpoint.work.set(endpoint.work.get() + 1);
             match endpoint.receive(&endpoint.socket, context) {
                 Poll::Ready(Ok(())) => {}
                 // An error of a UDP socket is one of a datagram that was sent (ICMP), and is reported once.

@@ -18,6 +18,7 @@ use rt::net::SocketAddress;
 use super::closed::QuicClosed;
 use super::endpoint::{QuicEndpoint, SendOutcome};
 use super::path_proof::PathProof;
+use super::patient::DatagramBacklog;
 use super::settings::SEND_WINDOW;
 use crate::tls::AgreedParameters;
 
@@ -86,6 +87,9 @@ pub(super) struct ConnectionLink {
     /// The address that was validated last.
     validated: Cell<SocketAddr>,
     proof: Arc<PathProof>,
+    /// How long its datagrams may wait for others'.
+    rank: Cell<rt::TaskRank>,
+    pub(super) backlog: DatagramBacklog,
 }
 
 impl ConnectionLink {
@@ -110,6 +114,8 @@ impl ConnectionLink {
             present: Cell::new(peer),
             validated: Cell::new(peer),
             proof,
+            rank: Cell::default(),
+            backlog: DatagramBacklog::default(),
         });
         let timed = Rc::downgrade(&link);
         let task = rt::spawn_abortable("quic timer", async move {
@@ -255,8 +261,22 @@ impl ConnectionLink {
 
     // -- what the network brings --
 
-    /// Takes a datagram from this address.
+    /// The rank in which its datagrams are taken: ordinary ones where they are read.
+    pub(super) fn set_rank(&self, rank: rt::TaskRank) {
+        self.rank.set(rank);
+    }
+
+    /// Takes a datagram from this address, now or in its turn.
     pub(super) fn take_datagram(self: &Rc<Self>, event: ConnectionEvent, from: SocketAddr) {
+        // None goes before one that waits.
+        match self.rank.get() == rt::TaskRank::Patient || !self.backlog.is_empty() {
+            true => self.endpoint.patient.add(self, event, from),
+            false => self.take_now(event, from),
+        }
+    }
+
+    /// Takes a datagram whose turn it is.
+    pub(super) fn take_now(self: &Rc<Self>, event: ConnectionEvent, from: SocketAddr) {
         let present = {
             let mut core = self.core.borrow_mut();
             core.handle_event(event);
@@ -348,18 +368,20 @@ impl ConnectionLink {
         }
     }
 
-    /// Sends what there is to send, as far as the socket takes it and others need not wait.
-    pub(super) fn transmit(self: &Rc<Self>, now: Instant, buffer: &mut Vec<u8>) {
+    /// Sends what there is to send, as far as the socket takes it and others need not wait; with how many sends.
+    pub(super) fn transmit(self: &Rc<Self>, now: Instant, buffer: &mut Vec<u8>) -> usize {
         self.serve_endpoint();
         if !self.send_unsent() {
-            return self.endpoint.note_blocked(Rc::clone(self));
+            self.endpoint.note_blocked(Rc::clone(self));
+            return 1;
         }
         let segments = self.endpoint.most_segments().min(MOST_SEGMENTS);
-        for _ in 0..MOST_SENDS {
+        for sends in 0..MOST_SENDS {
             buffer.clear();
             let sent = self.core.borrow_mut().poll_transmit(now, segments, buffer);
             let Some(transmit) = sent else {
-                return self.settle();
+                self.settle();
+                return sends;
             };
             if self.proof.is_watching() {
                 self.proof
@@ -367,10 +389,12 @@ impl ConnectionLink {
             }
             if self.endpoint.send(&transmit, buffer) == SendOutcome::Full {
                 *self.unsent.borrow_mut() = Some((transmit, buffer.clone()));
-                return self.endpoint.note_blocked(Rc::clone(self));
+                self.endpoint.note_blocked(Rc::clone(self));
+                return sends + 1;
             }
         }
         self.endpoint.resume_next_turn(Rc::clone(self));
+        MOST_SENDS
     }
 
     fn send_unsent(&self) -> bool {

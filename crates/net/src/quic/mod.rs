@@ -28,6 +28,7 @@ mod client;
 mod closed;
 mod connection;
 mod connection_ids;
+mod cubic;
 mod endpoint;
 mod endpoint_reader;
 mod frames;
@@ -36,6 +37,8 @@ mod initial_hello;
 mod link;
 mod loops;
 mod path_proof;
+mod patient;
+mod processes;
 mod settings;
 mod socket_advice;
 mod stream;
@@ -49,9 +52,7 @@ pub use connection::QuicConnection;
 pub use connection_ids::QuicSecret;
 pub use endpoint::{QuicEndpointSettings, QuicListener};
 pub use initial_hello::hello_of_packets;
-pub use loops::{
-    hand_over_datagrams, loop_number, receive_for_stuck_loop, serve_other_processes,
-    update_endpoints,
-};
+pub use loops::{hand_over_datagrams, loop_number, receive_for_stuck_loop, update_endpoints};
+pub use processes::serve_other_processes;
 pub use settings::{CongestionControl, QuicTransport};
 pub use stream::{QuicReceiveStream, QuicReceived, QuicSendStream, QuicStreamError};

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn_proto::congestion::{BbrConfig, CubicConfig};
+use quinn_proto::congestion::BbrConfig;
 use quinn_proto::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+
+use super::cubic::CubicFactory;
 
 /// How many unidirectional streams a client may have open: HTTP/3 needs three (RFC 9114, section 6.2), and others are
 /// allowed for extensions. nginx allows as many.
@@ -20,9 +22,12 @@ pub(super) const SEND_WINDOW: u64 = 4 << 20;
 /// How much of handshake messages may wait for what is missing before them, in bytes.
 const CRYPTO_BUFFER: usize = 32 * 1024;
 
-/// The largest datagram that is tried, in bytes: what Ethernet carries over IPv4. The search ends 20 bytes around the truth, so
-/// that the bound for IPv6 would leave 16 bytes of each packet unused on either.
+/// The largest datagram that is tried, in bytes: what Ethernet carries over IPv4.
 const LARGEST_DATAGRAM: u16 = 1472;
+
+/// How near the truth the search for the largest one ends, in bytes: with the library's 20 it ends at 1,455, with this it finds
+/// 1,472, and 1,446 of the 1,452 of IPv6, for two probes more.
+const NEAR_ENOUGH: u16 = 8;
 
 /// How many packets a client may leave unacknowledged that can do so (draft-ietf-quic-ack-frequency), and for how long. Each
 /// acknowledgement lets as many packets leave as it names: two at a time, as RFC 9000 has it, cost a system call each
@@ -76,7 +81,9 @@ impl QuicTransport {
             .enable_segmentation_offload(self.segments)
             .max_idle_timeout(IdleTimeout::try_from(self.idle_timeout).ok());
         let mut discovery = MtuDiscoveryConfig::default();
-        discovery.upper_bound(LARGEST_DATAGRAM);
+        discovery
+            .upper_bound(LARGEST_DATAGRAM)
+            .minimum_change(NEAR_ENOUGH);
         config.mtu_discovery_config(Some(discovery));
         let mut frequency = AckFrequencyConfig::default();
         frequency
@@ -86,7 +93,7 @@ impl QuicTransport {
         if self.congestion == CongestionControl::Bbr {
             config.congestion_controller_factory(Arc::new(BbrConfig::default()));
         } else {
-            config.congestion_controller_factory(Arc::new(CubicConfig::default()));
+            config.congestion_controller_factory(Arc::new(CubicFactory));
         }
         config
     }
