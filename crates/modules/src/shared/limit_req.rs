@@ -191,25 +191,36 @@ impl RequestBuckets {
                 }
             }
         };
-        let weight = match part {
-            RatePart::Whole => WHOLE,
-            RatePart::Fixed(weight) => weight,
+        // The leak, and the weight of the burst.
+        let (leak, weight) = match part {
+            RatePart::Whole => (rate, WHOLE),
+            RatePart::Fixed(weight) => (scaled(rate, weight), weight),
             RatePart::Leased(members) => {
-                let room = shares_max(self.tables.part_size) > table.shared.len();
-                if bucket.share.is_none() && room {
-                    table.shared.push(key.into());
+                if let Some(share) = &mut bucket.share {
+                    let weight = match count {
+                        CountMode::Now => share.note_asked(),
+                        // It is only looked at, and counted later.
+                        CountMode::Later => share.weight(),
+                    };
+                    (scaled(rate, weight), weight)
+                } else {
                     // A new key begins with an equal part: nothing is known yet of what the other members are asked for.
-                    bucket.share = Some(Box::new(RateShare::new(members())));
-                }
-                match &mut bucket.share {
-                    Some(share) if count == CountMode::Now => share.note_asked(),
-                    // It is only looked at, and counted later.
-                    Some(share) => share.weight(),
-                    None => equal_weight(members()),
+                    // While nobody asked for it here, the bucket has leaked as a whole one does: of a client that comes once
+                    // in a while, each request would be the first one of a part.
+                    let members = members();
+                    let has_room = shares_max(self.tables.part_size) > table.shared.len();
+                    if has_room && count == CountMode::Now {
+                        let mut share = RateShare::new(members);
+                        share.note_asked();
+                        bucket.share = Some(Box::new(share));
+                        table.shared.push(key.into());
+                    }
+                    (rate, equal_weight(members))
                 }
             }
         };
-        bucket.pour((rate, burst), weight, count, now)
+        // A rate of 0 would never empty the bucket: a member with the smallest share passes a request now and then.
+        bucket.pour((leak.max(1), scaled(burst, weight)), weight, count, now)
     }
 
     /// The reports of a round, in groups of at most `most`.
@@ -313,10 +324,8 @@ impl LeakyBucket {
         count: CountMode,
         now: i64,
     ) -> PourResult {
-        // A rate of 0 would never empty the bucket: a member with the smallest share passes a request now and then.
-        let (own_rate, own_burst) = (scaled(rate, weight).max(1), scaled(burst, weight));
-        let excess = self.excess_after(own_rate, now);
-        if excess > own_burst {
+        let excess = self.excess_after(rate, now);
+        if excess > burst {
             return PourResult::OverBurst(unscaled(excess, weight));
         }
         if count == CountMode::Now {
@@ -553,5 +562,28 @@ mod tests {
         assert!(ends.is_some_and(|round| round > 2), "{ends:?}");
         let table = buckets.tables.lock(b"a");
         assert!(table.shared.is_empty() && table.buckets.len() == 2);
+    }
+    /// A client with fewer requests than the rate, each of which comes when the one before is forgotten.
+    #[test]
+    fn who_comes_once_in_a_while_has_the_whole_rate() {
+        let born = Instant::now();
+        let buckets = RequestBuckets::new(1 << 17, b"k", born);
+        let members = || 3;
+        for number in 0..10_u32 {
+            let now = born + number * Duration::from_millis(500);
+            for count in [CountMode::Later, CountMode::Now] {
+                let part = RatePart::Leased(&members);
+                let found = buckets.pour(b"a", (RATE, 0), part, count, now);
+                assert_eq!(found, PourResult::Excess(0), "{number}");
+            }
+            let round = (1..).find(|round| {
+                let is_told = !buckets.reports(10 * number + round, 100, 9).is_empty();
+                if is_told {
+                    buckets.take_lease(b"a", (REQUEST, u64::from(WHOLE)), RATE, now);
+                }
+                !is_told
+            });
+            assert_eq!(round, Some(4), "it is forgotten");
+        }
     }
 }

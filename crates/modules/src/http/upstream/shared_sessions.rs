@@ -98,7 +98,7 @@ pub(super) fn start(engine: &HttpLoop) -> Vec<rt::JoinHandle<()>> {
         tasks.push(rt::spawn_handle("sticky sessions", telling).abort_on_drop());
         let (zone, log) = (learn.zone.clone(), engine.log());
         let following = async move {
-            let map = || Some(map_of(&cluster, zone.as_bstr(), &copy)?);
+            let map = || map_of(&cluster, zone.as_bstr(), &copy);
             follow_map(map, format!("sticky zone \"{zone}\""), log).await;
         };
         tasks.push(rt::spawn_handle("sticky sessions", following).abort_on_drop());
