@@ -27,6 +27,7 @@ mod check;
 mod cluster;
 mod cluster_members;
 mod cluster_redis;
+mod cluster_shared;
 mod command_line;
 mod completions;
 mod compressed_copies;

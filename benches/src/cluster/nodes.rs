@@ -223,7 +223,7 @@ impl ClusterNodes {
 
     /// A path of this kind whose key a member owns, by the code of the server itself.
     pub(crate) fn path_owned_by(&self, owner: usize, kind: &str) -> String {
-        let state = ClusterState::new(Instant::now());
+        let state = ClusterState::default();
         let addresses: Vec<SocketAddr> = self.nodes.iter().map(|node| node.peer).collect();
         state.set_members(&addresses, None, Instant::now());
         let view = state.view();

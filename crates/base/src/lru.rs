@@ -62,6 +62,15 @@ impl<K: Eq + Hash + Clone, V> Lru<K, V> {
         self.index.get(key).map(|&at| &self.entries[at].value)
     }
 
+    /// The same, to change it.
+    pub fn peek_mut<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        let at = *self.index.get(key)?;
+        Some(&mut self.entries[at].value)
+    }
+
     /// Puts a value in as the newest. Returns what had to leave: the former value of the same key, or the
     /// oldest entry when the map was full.
     pub fn insert(&mut self, key: K, value: V) -> Option<(K, V)> {

@@ -22,6 +22,7 @@ mod index;
 mod key;
 mod lookup;
 mod memory;
+mod note_file;
 mod note_format;
 mod object;
 mod open_store;

@@ -29,7 +29,7 @@ use rt::file::{changes, modes};
 use crate::checksum::xxh64;
 use crate::format::{self, DiskRecord, RecordKind, STALE, SUPERSEDES, TableEntry, u32_at, u64_at};
 use crate::index::{IndexEntry, RecordLocation, StoreIndex};
-use crate::note_format::StoreNote;
+use crate::note_format::NotePair;
 use crate::options::{StoreOpenError, StoreOptions};
 use crate::purge::{self, PurgeTable};
 use crate::segment::Segment;
@@ -78,7 +78,7 @@ pub(crate) fn load_store(
         device,
         index,
         purges: loading.purges,
-        note: StoreNote::read(&options.path, seed),
+        note: NotePair::read(&options.path, seed),
         segments: loading.segments,
         next_segment,
         sequence: loading.sequence + 1,

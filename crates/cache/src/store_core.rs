@@ -17,7 +17,8 @@ use crate::fill::Fill;
 use crate::fill_table::FillTable;
 use crate::index::{RecordLocation, StoreIndex};
 use crate::memory::MemoryTier;
-use crate::note_format::StoreNote;
+use crate::note_file::{NoteFile, StoreNote};
+use crate::note_format::NotePair;
 use crate::object::ObjectHome;
 use crate::options::{StoreLimits, StoreOptions};
 use crate::purge::{PurgeListener, PurgeTable};
@@ -43,6 +44,7 @@ pub(crate) struct StoreCore {
     /// What was born until then is not found: see `store_note`. 0: nothing is hidden.
     pub(crate) hidden: AtomicU64,
     pub(crate) note: Mutex<StoreNote>,
+    pub(crate) note_file: Mutex<NoteFile>,
     /// Tells other processes of purges, if there are any.
     pub(crate) purge_listener: OnceLock<PurgeListener>,
     pub(crate) fills: FillTable,
@@ -93,7 +95,7 @@ pub(crate) struct LoadedStore {
     pub(crate) device: u64,
     pub(crate) index: StoreIndex,
     pub(crate) purges: PurgeTable,
-    pub(crate) note: StoreNote,
+    pub(crate) note: NotePair,
     pub(crate) segments: BTreeMap<u32, Arc<Segment>>,
     pub(crate) next_segment: u32,
     pub(crate) sequence: u64,
@@ -133,7 +135,8 @@ impl StoreCore {
             index: loaded.index,
             purges: Mutex::new(loaded.purges),
             hidden: AtomicU64::new(0),
-            note: Mutex::new(loaded.note),
+            note: Mutex::new(StoreNote::found(&loaded.note)),
+            note_file: Mutex::new(NoteFile::found(loaded.note)),
             purge_listener: OnceLock::new(),
             fills: FillTable::default(),
             segments: RwLock::new(loaded.segments),

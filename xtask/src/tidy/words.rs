@@ -78,7 +78,7 @@ const ALL: &[Forbidden] = &[
                 "crates/cache/src/sibling_stores.rs",
                 "removes what is left of former worker groups on a thread of the pool",
             ),
-            ("crates/cache/src/store_note.rs", "runs on the store's pool"),
+            ("crates/cache/src/note_file.rs", "runs on the store's pool"),
             (
                 "crates/cache/src/note_format.rs",
                 "the note is read when the store is opened",

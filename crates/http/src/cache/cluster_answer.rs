@@ -106,8 +106,10 @@ impl CacheRequest {
         if !is_of_member(request) {
             return None;
         }
-        let claim = claim_of(request)?;
+        let mut claim = claim_of(request)?;
         let part = Rc::clone(self.cluster.as_ref()?);
+        // Who has asked while this process was stopped has asked elsewhere since: nothing is fetched for it.
+        claim.only_stored |= part.is_just_back;
         if matches!(action, CacheAction::Collapse(..)) {
             let waits =
                 |follower: &FillFollower| !may_be_waited_for(follower.feed(), claim.only_stored);
@@ -131,9 +133,13 @@ impl CacheRequest {
     }
 
     /// Whether a member that asks waits once for the head of a fill that waits for another member. Not for what is stored: the
-    /// owner itself asks for that, while the fill here waits for the owner.
+    /// owner itself asks for that, while the fill here waits for the owner. With two views it waits if this server is the
+    /// owner by its own, since the fill that began by an earlier one will turn to the origin; and if it is the question of a
+    /// second hop, after which only the origin is left.
     fn may_await_feed(&self, claim: &PeerClaim, part: &ClusterPart) -> bool {
-        claim.epoch == part.route.epoch && !claim.only_stored && !self.has_awaited_feed
+        let is_last =
+            claim.epoch == part.route.epoch || part.route.owner.is_none() || claim.hop > 1;
+        is_last && !claim.only_stored && !self.has_awaited_feed
     }
 
     /// Whether a member that asks may not be made to wait for a fill. One whose head it has awaited is an exception: see

@@ -54,6 +54,8 @@ pub(super) struct ClusterPart {
     pub(super) route: ClusterRoute,
     /// How far the journal of purges had been read when the request began: an answer must be as new.
     journal: Option<JournalPosition>,
+    /// This process was stopped until a moment ago, and the request may have waited meanwhile.
+    pub(super) is_just_back: bool,
 }
 
 /// What a member's answer was.
@@ -85,7 +87,7 @@ impl ClusterPart {
         if !is_plain || !is_served {
             return None;
         }
-        let (_, state) = cluster.running()?;
+        let (running, state) = cluster.running()?;
         let zone = request.ledger.cache.clone()?;
         let text = cache_request.primary.text().to_vec();
         let key = hash_of_key(&text);
@@ -94,6 +96,8 @@ impl ClusterPart {
             Some(journal) => Some(journal.position()?),
             None => None,
         };
+        // Before the view is looked at: who was stopped asks others first for what they have fetched meanwhile.
+        let is_just_back = state.is_just_back(running.budget, rt::monotonic_millis(), rt::now());
         let mut route = state.view().route_of(&key, rt::now());
         if let Some(claim) = claim_of(request) {
             // For another member only what is stored elsewhere is asked for, and not of that member.
@@ -109,6 +113,7 @@ impl ClusterPart {
             key,
             route,
             journal,
+            is_just_back,
         }))
     }
 
@@ -214,7 +219,7 @@ impl CacheFetch {
             match Box::pin(self.ask_member(&part, &step)).await {
                 MemberAnswer::Response(exchange) => return Some(exchange),
                 MemberAnswer::Other(other) if !step.only_stored => {
-                    self.follow_redirect(&part, other);
+                    self.follow_redirect(&part, &step, other);
                 }
                 // The feed of this fill says that it waits for no fetch of another member.
                 MemberAnswer::Other(_) => {}
@@ -234,25 +239,33 @@ impl CacheFetch {
         self.request.set_state(PeerVerdict::Unjudged);
     }
 
-    /// A member has named another owner: it is asked next, unless one redirect was followed already.
-    fn follow_redirect(&mut self, part: &ClusterPart, other: std::net::SocketAddr) {
+    /// A member has named another owner, which is asked next, unless one redirect was followed already. If that one is gone
+    /// by this server's view, the member itself is asked once more: a question of the second hop is not sent on, and the
+    /// origin is then asked by the member that both will see as the owner soon.
+    fn follow_redirect(
+        &mut self,
+        part: &ClusterPart,
+        step: &RouteStep,
+        other: std::net::SocketAddr,
+    ) {
         let view = part.state.view();
-        let is_new = self.members.hop == 1;
-        if let Some(member) = view.live_member(other)
-            && !view.is_own(member)
-            && is_new
-        {
-            self.members.hop = 2;
-            // It is in this place of the order only by the other one's view.
-            self.members
-                .left
-                .retain(|step| step.member.address != other);
-            let member = Arc::clone(member);
-            self.members.left.push_front(RouteStep {
-                member,
-                only_stored: false,
-            });
+        let next = match view.live_member(other) {
+            Some(member) if view.is_own(member) => return,
+            Some(member) => member,
+            None => &step.member,
+        };
+        if self.members.hop > 1 {
+            return;
         }
+        self.members.hop = 2;
+        // It is in this place of the order only by the other one's view.
+        self.members
+            .left
+            .retain(|step| step.member.address != next.address);
+        self.members.left.push_front(RouteStep {
+            member: Arc::clone(next),
+            only_stored: false,
+        });
     }
 
     async fn ask_member(&mut self, part: &Rc<ClusterPart>, step: &RouteStep) -> MemberAnswer {

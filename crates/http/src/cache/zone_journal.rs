@@ -126,8 +126,16 @@ impl JournalTarget for JournaledZone {
         self.0.open_store()?.note()
     }
 
-    fn keep_position(&self, position: Vec<u8>, then: KeptAnswer) {
-        self.with_store(|store| store.keep_note(position, then));
+    fn claimed_position(&self) -> Option<Vec<u8>> {
+        self.0.open_store()?.claimed_note()
+    }
+
+    fn keep_position(&self, position: Vec<u8>) {
+        self.with_store(|store| store.keep_note(position));
+    }
+
+    fn claim_position(&self, position: Vec<u8>, then: KeptAnswer) {
+        self.with_store(|store| store.claim_note(position, then));
     }
 
     fn purge(&self, purge: &[u8]) {

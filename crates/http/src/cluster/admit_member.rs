@@ -4,6 +4,7 @@
 //! request without a valid signature gets a 403 and one line in the error log, and nothing of the server has run for it.
 
 use std::cell::OnceCell;
+use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -77,10 +78,10 @@ fn admit<'a>(request: &'a mut Request, cluster: &Cluster) -> HandlerStep<'a> {
                         true => 204,
                         false => 504,
                     };
-                    answer_ping(request, status)
+                    answer_ping(request, status, 0)
                 })
             }
-            None => answer_ping(request, 204).into(),
+            None => answer_ping(request, 204, state.age_ms(rt::monotonic_millis())).into(),
         };
     }
     state.served.fetch_add(1, Relaxed);
@@ -101,13 +102,26 @@ fn refuse(
     request: &mut Request,
     cluster: &Cluster,
     state: &ClusterState,
-    reason: &str,
+    reason: &'static str,
 ) -> HandlerOutcome {
     state.refused.fetch_add(1, Relaxed);
-    request.error(format_args!(
-        "request is not of a member of cluster \"{}\": {reason}",
-        cluster.name()
-    ));
+    // One without an address has come by a Unix socket; all of them are one.
+    let from = request.remote.address.ip();
+    let from = from.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let logged = state
+        .refusals
+        .lock()
+        .note(from, reason, rt::monotonic_millis());
+    let name = cluster.name();
+    match logged {
+        Some(0) => request.error(format_args!(
+            "request is not of a member of cluster \"{name}\": {reason}"
+        )),
+        Some(more) => request.error(format_args!(
+            "request is not of a member of cluster \"{name}\": {reason}; {more} more were refused since the last line"
+        )),
+        None => {}
+    }
     HandlerOutcome::Status(403)
 }
 
@@ -148,9 +162,9 @@ fn asked_journal(
 }
 
 /// The answer to the question whether this member is there, or whether it has applied a purge.
-fn answer_ping(request: &mut Request, status: u16) -> HandlerOutcome {
+fn answer_ping(request: &mut Request, status: u16, age_ms: u64) -> HandlerOutcome {
     request.out.status = status;
-    let write = |out: &mut Vec<u8>| ObjectField::Here.write(out);
+    let write = |out: &mut Vec<u8>| ObjectField::Here { age_ms }.write(out);
     request.out.fields.push_with(RESPONSE_FIELD, write);
     HandlerOutcome::Respond
 }

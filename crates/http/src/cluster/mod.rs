@@ -17,5 +17,6 @@ mod peer_exchange;
 
 pub(crate) use admit_member::admit_member;
 pub use admit_member::{claim_of, is_of_member};
+pub use object_field::age_of_member;
 pub(crate) use object_field::{ObjectField, PeerVerdict, RESPONSE_FIELD, freshness_here};
 pub(crate) use peer_exchange::{AskedMember, PeerExchange};

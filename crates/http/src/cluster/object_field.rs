@@ -5,7 +5,7 @@
 //! private                         it is for one client; or, with 421, so were the last ones: ask the origin
 //! ask=10.0.0.2:7070               with 421: the key is that member's
 //! none                            with 421: nothing is stored, and nothing will be fetched for this
-//! here                            the answer to a request whether the member is there
+//! here;age=12000                  the answer to a request whether the member is there, and for how many milliseconds it runs
 //! ```
 //!
 //! An answer without the field is none: it is an error page, or of a location that has no cache.
@@ -17,6 +17,7 @@
 use std::net::SocketAddr;
 
 use bstr::ByteSlice;
+use proto::Fields;
 use proto::caching::Freshness;
 
 /// The field of a request of a member.
@@ -45,7 +46,19 @@ pub(crate) enum ObjectField {
     /// There is nothing.
     Nothing,
     /// The member is there.
-    Here,
+    Here {
+        /// For how long it runs, in milliseconds.
+        age_ms: u64,
+    },
+}
+
+/// For how long a member runs that gives this answer to the question whether it is there, in milliseconds; `None` if it does
+/// not say so.
+pub fn age_of_member(fields: &Fields) -> Option<u64> {
+    match ObjectField::read(fields.get(RESPONSE_FIELD)?)? {
+        ObjectField::Here { age_ms } => Some(age_ms),
+        _ => None,
+    }
 }
 
 /// What a member has said about the response that a fetch works on: a state of its request.
@@ -91,7 +104,10 @@ impl ObjectField {
                 out.extend_from_slice(format!("ask={member}").as_bytes())
             }
             ObjectField::Nothing => out.extend_from_slice(b"none"),
-            ObjectField::Here => out.extend_from_slice(b"here"),
+            ObjectField::Here { age_ms } => {
+                out.extend_from_slice(b"here;age=");
+                base::text::write_number(*age_ms, out);
+            }
         }
     }
 
@@ -100,8 +116,11 @@ impl ObjectField {
         match value {
             b"private" => return Some(ObjectField::Private),
             b"none" => return Some(ObjectField::Nothing),
-            b"here" => return Some(ObjectField::Here),
             _ => {}
+        }
+        if let Some(age) = value.strip_prefix(b"here;age=") {
+            let age_ms = age.to_str().ok()?.parse().ok()?;
+            return Some(ObjectField::Here { age_ms });
         }
         if let Some(member) = value.strip_prefix(b"ask=") {
             let member = member.to_str().ok()?.parse().ok()?;
@@ -182,7 +201,7 @@ mod tests {
             ObjectField::Private,
             ObjectField::AskOther("[2001:db8::1]:7070".parse().expect("it is one")),
             ObjectField::Nothing,
-            ObjectField::Here,
+            ObjectField::Here { age_ms: 12 },
         ];
         for field in fields {
             assert_eq!(sent(&field), Some(field));

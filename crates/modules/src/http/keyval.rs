@@ -9,7 +9,6 @@
 //! The mechanism is [`crate::shared::keyval`].
 
 use std::cell::RefCell;
-use std::sync::Arc;
 
 use ::http::http_loop::HttpLoop;
 use ::http::{HttpModule, Request};
@@ -52,13 +51,8 @@ fn start(engine: &HttpLoop) {
         return;
     }
     let site = engine.site();
-    let zones = site.main_confs.get::<KeyvalZones>().list().iter();
-    let shared = zones.filter(|zone| zone.declared().is_some_and(|zone| zone.sync.is_some()));
-    let follow = |zone| {
-        let task = keyval::sync::follow_zone(Arc::clone(zone), engine.log());
-        rt::spawn_handle("keyval zone", task).abort_on_drop()
-    };
-    drop(TASKS.replace(shared.map(follow).collect()));
+    let zones = site.main_confs.get::<KeyvalZones>().list();
+    drop(TASKS.replace(keyval::sync::follow_zones(zones, &engine.log())));
 }
 
 static ROWS: [Directive<KeyvalZones>; 2] = keyval::rows(

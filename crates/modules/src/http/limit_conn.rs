@@ -11,11 +11,13 @@
 use std::cell::{Cell, RefCell};
 
 use conf::{Directive, DirectiveTable, HTTP, HTTP_SERVER_LOCATION, Setter};
+use http::http_loop::HttpLoop;
 use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
 
 use crate::shared::limit_conn::{
     self, ConnCounters, ConnLimitPolicy, ConnSlot, ConnZoneDeclaration, ConnZones, LimitConnStatus,
 };
+use crate::shared::limit_req_sync::report_missing_redis;
 use crate::shared::zones;
 
 pub(crate) static MODULE: HttpModule = HttpModule {
@@ -27,7 +29,8 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     enabled: |location| !location.confs.get::<ConnLimitPolicy>().limits.is_empty(),
     variables: &[limit_conn::status_variable(status)],
     complete: |line| {
-        zones::report_undeclared::<ConnZoneDeclaration, ConnCounters>(line, "limit_conn_zone")
+        zones::report_undeclared::<ConnZoneDeclaration, ConnCounters>(line, "limit_conn_zone");
+        report_missing_redis(line);
     },
     metrics: |site, sink| limit_conn::tell_metrics(site.main_confs.get::<ConnZones>(), sink),
     accept: |site, zones| site.main_confs.get::<ConnZones>().adopt_states(zones, KIND),
@@ -37,8 +40,23 @@ pub(crate) static MODULE: HttpModule = HttpModule {
             .commit_states(zones, KIND)
     },
     explain: http::module::ModuleExplain::Depends(&[(http::HttpPhase::Preaccess, &["limit_conn"])]),
+    start,
+    stop: |_| drop(TASKS.take()),
     ..HttpModule::EMPTY
 };
+
+rt::local! {
+    /// The tasks that tell the other members of a cluster, on the loop that runs them.
+    static TASKS: RefCell<Vec<rt::JoinHandle<()>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Starts to tell the other members what is in progress, on one loop.
+fn start(engine: &HttpLoop) {
+    if engine.index == 0 {
+        let site = engine.site();
+        drop(TASKS.replace(site.main_confs.get::<ConnZones>().start_reports()));
+    }
+}
 
 /// The owner of the zones in messages.
 const KIND: &str = "limit_conn";
@@ -46,7 +64,9 @@ const KIND: &str = "limit_conn";
 static ZONES: DirectiveTable<ConnZones> = DirectiveTable::new(&[limit_conn::zone_row(
     HTTP,
     "Defines a zone that counts requests per value of the key. Requests with an empty key are not counted. When the zone \
-     is full, requests with new keys are rejected.",
+     is full, requests with new keys are rejected. With `sync`, a limit is that of all members of the `cluster` together: \
+     `share` gives each an equal part, `redis` one of what is free, as they tell each other ten times a second by its \
+     Redis. No request waits for that.",
     |declared, line| declared.read(line, KIND),
 )]);
 

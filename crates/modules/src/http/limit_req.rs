@@ -28,7 +28,8 @@ use http::{HandlerOutcome, HandlerStep, HttpModule, HttpPhase, Request};
 use net::metrics::{MetricFamily, MetricSink};
 
 use crate::shared::limit_req::{
-    CountMode, OUTCOMES, PourResult, REQUEST, ReqZone, ReqZoneDeclaration, ReqZones, RequestBuckets,
+    CountMode, OUTCOMES, PourResult, REQUEST, RatePart, ReqZone, ReqZoneDeclaration, ReqZones,
+    RequestBuckets,
 };
 use crate::shared::limit_req_sync::{SyncWords, ZoneSync, report_missing_redis, report_shares};
 use crate::shared::zones;
@@ -537,8 +538,7 @@ fn tell_metrics(zones: &ReqZones, sink: &mut dyn MetricSink) {
     for (family, index) in [(&LEASES, 0), (&ROUNDS_WITHOUT, 1)] {
         sink.family(family);
         for (zone, buckets) in &counted {
-            let shares = buckets.shares();
-            let counters = [&shares.leases, &shares.rounds_without];
+            let counters = [&buckets.leases, &buckets.rounds_without];
             sink.count(&[("zone", &zone.name[..])], counters[index].load(Relaxed));
         }
     }
@@ -548,7 +548,7 @@ fn tell_metrics(zones: &ReqZones, sink: &mut dyn MetricSink) {
 fn pour(limit: &ReqLimit, key: &[u8], count: CountMode, now: Instant) -> PourResult {
     match (limit.zone.state(), limit.zone.declared()) {
         (Some(buckets), Some(zone)) => match &zone.sync {
-            None => buckets.pour(key, zone.rate, limit.burst, count, now),
+            None => buckets.pour(key, (zone.rate, limit.burst), RatePart::Whole, count, now),
             Some(sync) => sync.pour(buckets, key, (zone.rate, limit.burst), count, now),
         },
         // Not reached: zones exist once the configuration is in use.

@@ -15,9 +15,11 @@ use conf::{
     Variable, parse,
 };
 use host::error_log::LogLevel;
+use net::cluster::SlotShare;
 use net::metrics::{MetricFamily, MetricSink};
 
 use super::ClientScope;
+use super::limit_conn_sync::report_slots;
 use super::limit_req_sync::{SyncWords, ZoneSync};
 use super::zones::{self, SharedZone, ZoneShards, ZoneState};
 
@@ -33,7 +35,7 @@ pub(crate) const fn zone_row(
 ) -> Directive<ConnZones> {
     Directive {
         name: "limit_conn_zone",
-        syntax: "key zone=name:size [sync=share cluster=name]",
+        syntax: "key zone=name:size [sync=share|redis cluster=name]",
         default: None,
         contexts,
         since: "0.1",
@@ -139,11 +141,17 @@ struct CounterTable {
     counts: HashMap<Arc<[u8]>, ConnCount>,
     /// The sum of the costs of all keys; at most the size of the shard.
     used: u64,
+    /// Keys that the other members still take for counted here. At most [`ENDED_MAX`]: of others they forget by themselves.
+    ended: Vec<Arc<[u8]>>,
 }
 
 /// The counter of a key.
 struct ConnCount {
     taken: u32,
+    /// What is known of the other members, with `sync=redis`.
+    share: Option<SlotShare>,
+    /// The number has changed since the other members were told.
+    is_changed: bool,
     /// The table's copy of the key, for slots to share: a slot then costs no allocation for a key that is known.
     key: Arc<[u8]>,
 }
@@ -153,6 +161,28 @@ pub(crate) struct ConnSlot {
     counters: Arc<ConnCounters>,
     key: Arc<[u8]>,
 }
+
+/// How many places of a key may be taken here.
+#[derive(Clone, Copy, Debug)]
+enum SlotLimit {
+    /// So many.
+    Fixed(u32),
+    /// So many at all members, of which there are this number.
+    Common(u32, usize),
+}
+
+impl SlotLimit {
+    fn most(self, share: Option<&SlotShare>) -> u32 {
+        match (self, share) {
+            (SlotLimit::Fixed(most), _) => most,
+            (SlotLimit::Common(limit, _), Some(share)) => share.most(limit),
+            (SlotLimit::Common(limit, members), None) => SlotShare::most_at_first(limit, members),
+        }
+    }
+}
+
+/// See [`CounterTable::ended`].
+const ENDED_MAX: usize = 4096;
 
 /// Why a place was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,13 +198,13 @@ enum ConnRefusal {
 pub(crate) struct ConnZones(Vec<Arc<ConnZone>>);
 
 /// A zone as `limit_conn_zone` declares it.
-type ConnZone = SharedZone<ConnZoneDeclaration, ConnCounters>;
+pub(crate) type ConnZone = SharedZone<ConnZoneDeclaration, ConnCounters>;
 
 /// What a zone counts by.
 pub(crate) struct ConnZoneDeclaration {
     key: Expression,
     /// With whom the limits are shared.
-    sync: Option<ZoneSync>,
+    pub(crate) sync: Option<ZoneSync>,
 }
 
 /// A block's limits in the order of the configuration, which is the order they are applied in.
@@ -246,9 +276,8 @@ impl ConnZones {
             }
         }
         let sync = sync.finish(line)?;
-        if sync.as_ref().is_some_and(ZoneSync::needs_redis) {
-            let error = line.error("\"limit_conn_zone\" has no sync=redis");
-            return Err(error.note("sync=share gives each member an equal part of the limit"));
+        if let Some(sync) = &sync {
+            sync.note_need(line);
         }
         let name = zone.name.clone();
         let twice = |first: &ConnZoneDeclaration| {
@@ -291,6 +320,28 @@ impl ConnZones {
         Ok(())
     }
 
+    /// Starts to tell the other members what the zones of `sync=redis` have. To be called on one loop.
+    pub(crate) fn start_reports(&self) -> Vec<rt::JoinHandle<()>> {
+        let counted = self.0.iter().filter(|zone| {
+            let sync = zone.declared().and_then(|declared| declared.sync.as_ref());
+            sync.is_some_and(ZoneSync::needs_redis)
+        });
+        let report = |zone: &Arc<ConnZone>| {
+            rt::spawn_handle("limit_conn reports", report_slots(Arc::clone(zone))).abort_on_drop()
+        };
+        counted.map(report).collect()
+    }
+
+    /// Refuses zones of a cluster that no block declares. For stream: http, where clusters are declared, may not be there.
+    pub(crate) fn check_clusters(&self) -> Result<(), String> {
+        let all = self.0.iter();
+        let syncs = all.filter_map(|zone| Some((&zone.name, zone.declared()?.sync.as_ref()?)));
+        zones::check_clusters(
+            "limit_conn_zone",
+            syncs.map(|(name, sync)| (name, sync.cluster())),
+        )
+    }
+
     /// The zones that have counters, with their names.
     pub(crate) fn states(&self) -> impl Iterator<Item = (&BStr, &Arc<ConnCounters>)> {
         let zones = self.0.iter();
@@ -321,7 +372,7 @@ impl ConnLimitPolicy {
             let Some(counters) = limit.zone.state() else {
                 continue;
             };
-            match counters.take_slot(&key, limit.max_here()) {
+            match counters.take_slot(&key, limit.most_here()) {
                 Ok(place) => places.push(place),
                 Err(why) => {
                     self.log_refusal(session, &limit.zone.name, why);
@@ -366,13 +417,16 @@ impl ConnLimitPolicy {
 
 impl ConnLimit {
     /// This server's part of the limit, at least one.
-    fn max_here(&self) -> u32 {
+    fn most_here(&self) -> SlotLimit {
         let sync = self.zone.declared().and_then(|zone| zone.sync.as_ref());
-        let Some(sync) = sync else {
-            return self.max;
-        };
-        let members = u32::try_from(sync.members()).unwrap_or(u32::MAX);
-        (self.max / members).max(1)
+        match sync {
+            None => SlotLimit::Fixed(self.max),
+            Some(sync) if sync.needs_redis() => SlotLimit::Common(self.max, sync.members()),
+            Some(sync) => {
+                let members = u32::try_from(sync.members()).unwrap_or(u32::MAX);
+                SlotLimit::Fixed((self.max / members).max(1))
+            }
+        }
     }
 
     /// The key in this zone; `None` if it is empty or too long, in which case the zone does not
@@ -468,14 +522,45 @@ impl ConnCounters {
         self.tables.sum(|table| table.used)
     }
 
+    /// What is to be told of each key that is counted, or was when it was told last: of all, or of those that have changed.
+    pub(crate) fn slot_reports(&self, all: bool) -> Vec<(Arc<[u8]>, u32)> {
+        let mut reports = Vec::new();
+        for table in self.tables.all() {
+            let mut table = table.lock();
+            let ended = std::mem::take(&mut table.ended);
+            for count in table.counts.values_mut() {
+                let is_changed = std::mem::take(&mut count.is_changed);
+                if all || is_changed {
+                    reports.push((Arc::clone(&count.key), count.taken));
+                }
+            }
+            let is_over = |key: &Arc<[u8]>| !table.counts.contains_key(key);
+            reports.extend(ended.into_iter().filter(is_over).map(|key| (key, 0)));
+        }
+        reports
+    }
+
+    /// How many keys are counted.
+    pub(crate) fn keys(&self) -> u64 {
+        self.tables.sum(|table| table.counts.len() as u64)
+    }
+
+    /// Notes what is known of the other members of the key; `None`: nothing.
+    pub(crate) fn set_share(&self, key: &[u8], share: Option<SlotShare>) {
+        if let Some(count) = self.tables.lock(key).counts.get_mut(key) {
+            count.share = share;
+        }
+    }
+
     /// Takes a place if fewer than `limit` are taken.
-    fn take_slot(self: &Arc<Self>, key: &[u8], limit: u32) -> Result<ConnSlot, ConnRefusal> {
+    fn take_slot(self: &Arc<Self>, key: &[u8], limit: SlotLimit) -> Result<ConnSlot, ConnRefusal> {
         let mut table = self.tables.lock(key);
         if let Some(count) = table.counts.get_mut(key) {
-            if count.taken >= limit {
+            if count.taken >= limit.most(count.share.as_ref()) {
                 return Err(ConnRefusal::LimitReached);
             }
             count.taken += 1;
+            count.is_changed = true;
             return Ok(ConnSlot {
                 counters: Arc::clone(self),
                 key: Arc::clone(&count.key),
@@ -491,6 +576,8 @@ impl ConnCounters {
         let key: Arc<[u8]> = key.into();
         let first = ConnCount {
             taken: 1,
+            share: None,
+            is_changed: true,
             key: Arc::clone(&key),
         };
         table.counts.insert(Arc::clone(&key), first);
@@ -508,9 +595,13 @@ impl Drop for ConnSlot {
             return;
         };
         count.get_mut().taken -= 1;
+        count.get_mut().is_changed = true;
         if count.get().taken == 0 {
-            count.remove();
+            let was_told = count.remove().share.is_some();
             table.used -= key_cost(&self.key);
+            if was_told && table.ended.len() < ENDED_MAX {
+                table.ended.push(Arc::clone(&self.key));
+            }
         }
     }
 }
@@ -528,21 +619,21 @@ mod tests {
     #[test]
     fn a_place_is_free_again_when_it_is_dropped() {
         let counters = Arc::new(ConnCounters::new(1 << 20, b"k"));
-        let first = counters.take_slot(b"a", 2).ok();
-        let second = counters.take_slot(b"a", 2).ok();
+        let first = counters.take_slot(b"a", SlotLimit::Fixed(2)).ok();
+        let second = counters.take_slot(b"a", SlotLimit::Fixed(2)).ok();
         assert!(first.is_some() && second.is_some());
         assert_eq!(
-            counters.take_slot(b"a", 2).err(),
+            counters.take_slot(b"a", SlotLimit::Fixed(2)).err(),
             Some(ConnRefusal::LimitReached)
         );
         assert_eq!(
-            counters.take_slot(b"a", 1).err(),
+            counters.take_slot(b"a", SlotLimit::Fixed(1)).err(),
             Some(ConnRefusal::LimitReached),
             "the limit is the caller's"
         );
-        assert!(counters.take_slot(b"b", 1).is_ok());
+        assert!(counters.take_slot(b"b", SlotLimit::Fixed(1)).is_ok());
         drop(first);
-        assert!(counters.take_slot(b"a", 2).is_ok());
+        assert!(counters.take_slot(b"a", SlotLimit::Fixed(2)).is_ok());
         drop(second);
         assert!(counters.tables.lock(b"a").counts.is_empty());
         assert_eq!(counters.tables.lock(b"a").used, 0);
@@ -551,15 +642,48 @@ mod tests {
     #[test]
     fn a_full_zone_takes_no_new_keys() {
         let counters = Arc::new(ConnCounters::new(128, b"k"));
-        let places = [counters.take_slot(b"a", 9), counters.take_slot(b"b", 9)];
+        let places = [
+            counters.take_slot(b"a", SlotLimit::Fixed(9)),
+            counters.take_slot(b"b", SlotLimit::Fixed(9)),
+        ];
         assert!(places.iter().all(Result::is_ok));
         assert_eq!(
-            counters.take_slot(b"c", 9).err(),
+            counters.take_slot(b"c", SlotLimit::Fixed(9)).err(),
             Some(ConnRefusal::ZoneFull)
         );
         assert!(
-            counters.take_slot(b"a", 9).is_ok(),
+            counters.take_slot(b"a", SlotLimit::Fixed(9)).is_ok(),
             "keys that are there go on"
         );
+    }
+
+    #[test]
+    fn members_are_told_of_what_is_counted_and_of_what_no_longer_is() {
+        let counters = Arc::new(ConnCounters::new(1 << 20, b"k"));
+        let common = SlotLimit::Common(4, 2);
+        let take = || counters.take_slot(b"a", common).ok();
+        let (first, second) = (take(), take());
+        assert!(take().is_none(), "half of the limit at first");
+        let told = |all| {
+            let reports = counters.slot_reports(all).into_iter();
+            reports
+                .map(|(key, taken)| (key.to_vec(), taken))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(told(false), [(b"a".to_vec(), 2)]);
+        assert_eq!(told(false), []);
+        assert_eq!(told(true), [(b"a".to_vec(), 2)]);
+        counters.set_share(b"a", Some(SlotShare::new(2, 1, 2)));
+        let third = take();
+        assert!(
+            third.is_some() && take().is_none(),
+            "one is another member's"
+        );
+        drop((first, second, third));
+        assert_eq!(told(false), [(b"a".to_vec(), 0)]);
+        assert_eq!((told(true), counters.keys()), (vec![], 0));
+        // It was never told of, so that nobody has to be told that it is over.
+        drop(take());
+        assert_eq!(told(true), []);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use net::cluster::{Cluster, ClusterMember, PeerClaim};
 use net::{ConnectSettings, Transport};
-use proto::message::Method;
+use proto::message::{Method, ResponseHead};
 
 use super::http1_client::read_response;
 
@@ -89,10 +89,10 @@ pub(crate) async fn connect(
     Ok(transport)
 }
 
-/// Sends a request on a connection; the status of the answer, if there is one.
-pub(crate) async fn ask_on(stream: &Transport, request: &[u8]) -> Option<u16> {
+/// Sends a request on a connection; the head of the answer, if there is one.
+pub(crate) async fn ask_on(stream: &Transport, request: &[u8]) -> Option<ResponseHead> {
     stream.write_all(request).await.ok()?;
     // No request here has an answer whose framing depends on the method.
     let answer = read_response(stream, Method::Get, ANSWER_MAX).await;
-    answer.ok().map(|(head, _)| head.status)
+    answer.ok().map(|(head, _)| head)
 }

@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock};
 use base::sync::{Mutex, MutexGuard};
 use bstr::{BStr, BString, ByteSlice};
 use conf::{Diagnostic, DiagnosticPlace, DirectiveLine, parse};
+use net::cluster::Cluster;
 
 /// The minimum size of a zone, in bytes: eight pages of 4 KB, as in nginx.
 const MIN_SIZE: u64 = 8 * 4096;
@@ -270,4 +271,18 @@ pub(crate) fn report_undeclared<D: 'static, S: 'static>(line: &mut DirectiveLine
         line.level
             .report(error.note(format!("no \"{directive}\" directive defines it")));
     }
+}
+
+/// Refuses zones of a cluster that no block declares.
+pub(crate) fn check_clusters<'a>(
+    directive: &str,
+    mut zones: impl Iterator<Item = (&'a BString, &'a Arc<Cluster>)>,
+) -> Result<(), String> {
+    let unknown = zones.find(|(_, cluster)| cluster.settings().is_none());
+    unknown.map_or(Ok(()), |(name, cluster)| {
+        let cluster = cluster.name();
+        Err(format!(
+            "{directive} \"{name}\": unknown cluster \"{cluster}\""
+        ))
+    })
 }

@@ -7,14 +7,19 @@
 //! server { listen 25; limit_conn addr 4; proxy_pass mail; }
 //! ```
 
+use std::cell::RefCell;
+
 use ::stream::module::status::SERVICE_UNAVAILABLE;
+use ::stream::stream_loop::StreamLoop;
 use ::stream::{SessionOutcome, SessionStep, StreamModule, StreamPhase, StreamSession};
 use conf::directive_contexts::STREAM_AND_SERVER;
 use conf::{DirectiveTable, STREAM};
+use net::cluster::Clusters;
 
 use crate::shared::limit_conn::{
     self, ConnCounters, ConnLimitPolicy, ConnSlot, ConnZoneDeclaration, ConnZones, LimitConnStatus,
 };
+use crate::shared::limit_req_sync::report_missing_redis;
 use crate::shared::zones;
 
 pub(crate) static MODULE: StreamModule = StreamModule {
@@ -26,16 +31,38 @@ pub(crate) static MODULE: StreamModule = StreamModule {
     enabled: |server| !server.confs.get::<ConnLimitPolicy>().limits.is_empty(),
     variables: &[limit_conn::status_variable(status)],
     complete: |line| {
-        zones::report_undeclared::<ConnZoneDeclaration, ConnCounters>(line, "limit_conn_zone")
+        zones::report_undeclared::<ConnZoneDeclaration, ConnCounters>(line, "limit_conn_zone");
+        // A cluster is declared in http, which may stand before or behind: who is read last reports what is missing.
+        Clusters::check_if_read(line);
+        report_missing_redis(line);
     },
-    accept: |site, zones| site.main_confs.get::<ConnZones>().adopt_states(zones, KIND),
+    accept: |site, zones| {
+        let all = site.main_confs.get::<ConnZones>();
+        all.check_clusters()?;
+        all.adopt_states(zones, KIND)
+    },
     commit: |site, zones| {
         site.main_confs
             .get::<ConnZones>()
             .commit_states(zones, KIND)
     },
+    start,
+    stop: |_| drop(TASKS.take()),
     ..StreamModule::EMPTY
 };
+
+rt::local! {
+    /// The tasks that tell the other members of a cluster, on the loop that runs them.
+    static TASKS: RefCell<Vec<rt::JoinHandle<()>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Starts to tell the other members what is in progress, on one loop.
+fn start(engine: &StreamLoop) {
+    if engine.index == 0 {
+        let site = engine.site();
+        drop(TASKS.replace(site.main_confs.get::<ConnZones>().start_reports()));
+    }
+}
 
 /// The user of a zone, as named in messages.
 const KIND: &str = "limit_conn of stream";
@@ -44,7 +71,9 @@ const KIND: &str = "limit_conn of stream";
 static ZONES: DirectiveTable<ConnZones> = DirectiveTable::new(&[limit_conn::zone_row(
     STREAM,
     "Defines a zone that counts sessions per value of the key. Sessions with an empty key are not counted. When the zone \
-     is full, sessions with new keys are rejected.",
+     is full, sessions with new keys are rejected. With `sync`, a limit is that of all members of the `cluster` together: \
+     `share` gives each an equal part, `redis` one of what is free, as they tell each other ten times a second by its \
+     Redis. No session waits for that.",
     |declared, line| declared.read(line, KIND),
 )]);
 

@@ -108,6 +108,12 @@ pub struct Cluster {
 #[derive(Clone, Default)]
 pub struct Clusters(Arc<ClusterRegistry>);
 
+/// Whether all blocks of clusters were read.
+#[derive(Default)]
+struct DeclaredClusters {
+    are_read: bool,
+}
+
 #[derive(Default)]
 struct ClusterRegistry {
     clusters: Mutex<BTreeMap<BString, Arc<Cluster>>>,
@@ -192,6 +198,7 @@ impl Clusters {
 
     /// Reports names that lines refer to and that no block has. Called when all lines are known.
     pub fn check_declared(line: &mut DirectiveLine) {
+        line.lasting::<DeclaredClusters>().are_read = true;
         for cluster in line.lasting::<Clusters>().all_clusters() {
             if let (None, Some(span)) = (cluster.declared.get(), cluster.referred) {
                 let text = format!("unknown cluster \"{}\"", cluster.name);
@@ -201,14 +208,22 @@ impl Clusters {
         }
     }
 
+    /// The same for a block besides the one that has clusters: if that one was read before.
+    pub fn check_if_read(line: &mut DirectiveLine) {
+        if line.lasting::<DeclaredClusters>().are_read {
+            Clusters::check_declared(line);
+        }
+    }
+
     /// Finds or makes the state of each cluster. Called by the worker before it serves, not on a loop: it may read the
     /// system's resolver files.
     pub fn adopt_states(&self, zones: &ZoneRegistry) {
         for cluster in self.all_clusters() {
             let key = format!("cluster {}", cluster.name);
-            let make = || ClusterState::new(rt::clock::read_clock());
             // A configuration is committed to once, so the cell is empty.
-            let _ = cluster.state.set(zones.get_or_create(&key, make));
+            let _ = cluster
+                .state
+                .set(zones.get_or_create(&key, ClusterState::default));
             if let Some(redis) = cluster
                 .settings()
                 .and_then(|settings| settings.redis.clone())

@@ -4,6 +4,7 @@
 //! ```text
 //!             what the reader finds at its position              what it does
 //! known       the very entry that it applied last                reads on
+//! known       that, and not the entry that it claimed            as below: it has lost entries
 //! known       something else, or nothing though older is there   the journal has lost entries (a failover): everything is
 //!             (or the journal ends before it)                    stale, and an entry says so to the others
 //! known       nothing, and the journal has begun anew since      everything is stale
@@ -15,6 +16,10 @@
 //!
 //! A position is the number of an entry and a digest of it. The number alone would not do: after a failover another entry
 //! may have it.
+//!
+//! What a reader has *claimed* is the last entry of which others were told that it has been applied. What is kept with the
+//! store may be from before it, after a crash; the entries between the two are read again, and until then nothing of them is
+//! told to others: they know already that this server has them.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -162,6 +167,8 @@ impl JournalEntry {
 pub(crate) struct JournalFacts {
     /// The entry with the number of the reader's position.
     pub(crate) at_position: Option<JournalPosition>,
+    /// The entry with the number of the reader's claim.
+    pub(crate) at_claim: Option<JournalPosition>,
     /// The first entry.
     pub(crate) first: Option<JournalEntry>,
     /// The last entry.
@@ -198,17 +205,36 @@ pub(crate) enum JournalGap {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct JournalReader {
     position: Option<JournalPosition>,
+    /// `None`: the position is as far.
+    claimed: Option<JournalPosition>,
 }
 
 impl JournalReader {
-    /// A reader that continues at a position.
-    pub(crate) fn new(position: Option<JournalPosition>) -> JournalReader {
-        JournalReader { position }
+    /// A reader that continues at a position, and whose process has claimed another one before.
+    pub(crate) fn new(
+        position: Option<JournalPosition>,
+        claimed: Option<JournalPosition>,
+    ) -> JournalReader {
+        JournalReader {
+            position,
+            claimed: claimed.filter(|_| claimed != position),
+        }
+    }
+
+    /// The last entry of which others know that it was applied here.
+    pub(crate) fn claim(&self) -> Option<JournalPosition> {
+        self.claimed.or(self.position)
     }
 
     /// The entry that was applied last.
     pub(crate) fn position(&self) -> Option<JournalPosition> {
         self.position
+    }
+
+    /// The position to be kept with the store; `None`: there is none, or it is behind what was claimed, and would take that
+    /// back.
+    pub(crate) fn position_to_keep(&self) -> Option<JournalPosition> {
+        self.position.filter(|_| self.claimed.is_none())
     }
 
     /// The number to read behind.
@@ -221,6 +247,7 @@ impl JournalReader {
     pub(crate) fn resume(&mut self, facts: &JournalFacts) -> Vec<JournalStep> {
         let Some(known) = self.position else {
             self.position = facts.last;
+            self.claimed = None;
             return match facts.last {
                 Some(_) => vec![JournalStep::DropAll(JournalGap::Unknown)],
                 // What others write at the same moment is read as well: nothing was read yet.
@@ -230,10 +257,12 @@ impl JournalReader {
                 ],
             };
         };
-        if facts.at_position == Some(known) {
+        let has_claim = self.claimed.is_none() || facts.at_claim == self.claimed;
+        if facts.at_position == Some(known) && has_claim {
             return Vec::new();
         }
         self.position = facts.last;
+        self.claimed = None;
         let later = facts
             .first
             .as_ref()
@@ -253,10 +282,24 @@ impl JournalReader {
         ]
     }
 
-    /// Takes entries that were read behind the position.
-    pub(crate) fn take(&mut self, entries: Vec<JournalEntry>) -> Vec<JournalStep> {
+    /// Takes entries that were read behind the position: what has to be done, and which entries others may be told of then.
+    pub(crate) fn take(
+        &mut self,
+        entries: Vec<JournalEntry>,
+    ) -> (Vec<JournalStep>, Vec<JournalPosition>) {
         let mut steps = Vec::with_capacity(entries.len());
+        let mut told = Vec::with_capacity(entries.len());
         for entry in entries {
+            // Up to what was claimed they have been told.
+            if self
+                .claimed
+                .is_some_and(|claimed| entry.position.id >= claimed.id)
+            {
+                self.claimed = None;
+            }
+            if self.claimed.is_none() {
+                told.push(entry.position);
+            }
             // Read twice, after a reply that was cut off.
             if self
                 .position
@@ -271,7 +314,7 @@ impl JournalReader {
                 JournalContent::Purge(purge) => steps.push(JournalStep::Purge(purge)),
             }
         }
-        steps
+        (steps, told)
     }
 }
 
@@ -346,17 +389,60 @@ mod tests {
         JournalEntry::new(JournalId::new(ms, 0), b"1", text.as_bytes())
     }
 
-    fn facts(entries: &[JournalEntry], known: Option<JournalPosition>) -> JournalFacts {
+    fn facts(
+        entries: &[JournalEntry],
+        known: Option<JournalPosition>,
+        claimed: Option<JournalPosition>,
+    ) -> JournalFacts {
         let positions = || entries.iter().map(|entry| entry.position);
+        let at = |at: Option<JournalPosition>| {
+            positions().find(|one| at.is_some_and(|at| at.id == one.id))
+        };
         JournalFacts {
-            at_position: positions().find(|one| known.is_some_and(|known| known.id == one.id)),
+            at_position: at(known),
+            at_claim: at(claimed),
             first: entries.first().cloned(),
             last: positions().next_back(),
         }
     }
 
     fn resumed(entries: &[JournalEntry], known: Option<JournalPosition>) -> Vec<JournalStep> {
-        JournalReader::new(known).resume(&facts(entries, known))
+        JournalReader::new(known, None).resume(&facts(entries, known, None))
+    }
+
+    /// A process that has crashed after it had told others of an entry, before the position was kept.
+    #[test]
+    fn what_was_claimed_is_read_again_or_was_lost() {
+        let all = [
+            entry(1, "b"),
+            entry(2, "hk/a"),
+            entry(3, "hk/b"),
+            entry(4, "hk/c"),
+        ];
+        let at = |index: usize| Some(all[index].position);
+        let mut reader = JournalReader::new(at(0), at(2));
+        assert_eq!(reader.claim(), at(2));
+        assert_eq!(reader.resume(&facts(&all, at(0), at(2))), []);
+        let (steps, told) = reader.take(all[1..2].to_vec());
+        assert_eq!(
+            (steps.len(), told.len()),
+            (1, 0),
+            "others know that it has this one"
+        );
+        assert_eq!(reader.claim(), at(2));
+        let (steps, told) = reader.take(all[2..].to_vec());
+        assert_eq!(steps.len(), 2);
+        assert_eq!(told, [all[2].position, all[3].position]);
+        assert_eq!(reader.claim(), at(3));
+        // Redis has lost what was claimed, and has what is kept: nobody else may have it, and others rely on it.
+        let mut reader = JournalReader::new(at(0), at(2));
+        let steps = reader.resume(&facts(&all[..2], at(0), at(2)));
+        let lost = [
+            JournalStep::StaleAll(JournalGap::Lost),
+            JournalStep::Append(JournalContent::Reset),
+        ];
+        assert_eq!(steps, lost);
+        assert_eq!(reader.claim(), at(1));
     }
 
     #[test]
@@ -412,15 +498,15 @@ mod tests {
 
     #[test]
     fn entries_are_applied_once_and_in_order() {
-        let mut reader = JournalReader::new(Some(entry(2, "hk/a").position));
-        let steps = reader.take(vec![entry(2, "hk/a"), entry(3, "hk/b"), entry(4, "r")]);
+        let mut reader = JournalReader::new(Some(entry(2, "hk/a").position), None);
+        let (steps, _) = reader.take(vec![entry(2, "hk/a"), entry(3, "hk/b"), entry(4, "r")]);
         let expected = [
             JournalStep::Purge(b"hk/b".to_vec()),
             JournalStep::StaleAll(JournalGap::Lost),
         ];
         assert_eq!(steps, expected);
         assert_eq!(reader.reads_behind(), JournalId::new(4, 0));
-        assert_eq!(reader.take(vec![entry(3, "hk/b")]), []);
+        assert_eq!(reader.take(vec![entry(3, "hk/b")]).0, []);
     }
 
     #[test]

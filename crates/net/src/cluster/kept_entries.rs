@@ -1,5 +1,6 @@
-//! Which entries of a journal have been applied and are on the disk with their position. A member is named for a purge only
-//! then: after a crash it must not claim an older position, with which it could get from another member what was purged.
+//! Up to which entry of a journal the disk knows that it has been applied. A member is named for a purge only then: after a
+//! crash it must not claim an older position, with which it could get from another member what was purged, and must notice if
+//! Redis has lost the purge. The purges themselves may come to the disk later: after a crash they are read again.
 //!
 //! The disk is asked when a request waits, once at a time: all that wait meanwhile share the next time.
 

@@ -20,6 +20,7 @@ use bstr::{BStr, BString};
 
 use super::peer_token::hash_of_key;
 use super::purge_journal::PurgeJournal;
+use super::refusal_log::RefusalLog;
 use super::rendezvous;
 use crate::upstream::{
     GroupOrigin, GroupSettings, KeepaliveSettings, UpstreamGroup, UpstreamServer,
@@ -29,8 +30,13 @@ use crate::upstream::{
 /// that all others ask then.
 const ASKED_MAX: usize = 2;
 
-/// For how long after a member has come an owner first asks the member that owned its keys until then.
+/// For how long after this server and a member have come together this one, as an owner, first asks the other for what is
+/// stored: until then the keys may have been that one's.
 const SETTLE: Duration = Duration::from_secs(60);
+
+/// Members that were started at about the same time know nothing that the others have missed. What one of them has fetched
+/// within this time before the others were there is fetched again.
+const SAME_START: Duration = Duration::from_secs(2);
 
 /// Idle connections to a member that each loop keeps.
 const IDLE: usize = 64;
@@ -45,6 +51,7 @@ pub struct ClusterMember {
     /// Connections to it: a group of this one server.
     pub group: Arc<UpstreamGroup>,
     answers: AtomicBool,
+    times: Mutex<MemberTimes>,
     in_progress: AtomicU32,
     /// Who waits for its end, by number.
     waiting: Mutex<BTreeMap<u64, Waker>>,
@@ -59,8 +66,17 @@ pub struct ClusterMember {
     pub losses: AtomicU64,
 }
 
+/// When a member began, and since when it and this server know of each other.
+#[derive(Clone, Copy)]
+struct MemberTimes {
+    /// Since when it answers without a pause; at first, since this server knows of it.
+    came: Instant,
+    /// When its process was started, by what it says itself; `None`: not known.
+    started: Option<Instant>,
+}
+
 impl ClusterMember {
-    fn new(address: SocketAddr) -> Arc<ClusterMember> {
+    fn new(address: SocketAddr, now: Instant) -> Arc<ClusterMember> {
         let name = address.to_string();
         let mut settings = GroupSettings::new(name.as_str(), GroupOrigin::Url { port: None });
         let mut server = UpstreamServer::new(name.as_str(), vec![address.into()]);
@@ -82,6 +98,10 @@ impl ClusterMember {
             group: Arc::new(UpstreamGroup::new(settings)),
             // Until the opposite is known: a refused connection tells it at once.
             answers: AtomicBool::new(true),
+            times: Mutex::new(MemberTimes {
+                came: now,
+                started: None,
+            }),
             in_progress: AtomicU32::new(0),
             waiting: Mutex::default(),
             next_ticket: AtomicU64::new(0),
@@ -105,6 +125,26 @@ impl ClusterMember {
     /// For how long nothing of an answer has come from it.
     pub fn silence(&self) -> Duration {
         Duration::from_millis(rt::wall_millis().saturating_sub(self.heard_ms.load(Relaxed)))
+    }
+
+    /// Notes for how long its process runs.
+    pub fn note_age(&self, age: Duration, now: Instant) {
+        self.times.lock().started = now.checked_sub(age);
+    }
+
+    /// Whether it may have what this server has missed: they have been together for a short time only, and it was there
+    /// before. A member that has just been started has nothing of this server's.
+    fn may_know_more(&self, now: Instant) -> bool {
+        let times = *self.times.lock();
+        let is_new = now.saturating_duration_since(times.came) < SETTLE;
+        is_new
+            && times
+                .started
+                .is_none_or(|started| started + SAME_START < times.came)
+    }
+
+    fn note_came(&self, now: Instant) {
+        self.times.lock().came = now;
     }
 
     /// Waits until it does not answer any more.
@@ -193,6 +233,7 @@ impl Drop for MemberLoss {
 }
 
 /// The members as one process sees them. It does not change; a new one takes its place.
+#[derive(Default)]
 pub struct ClusterView {
     /// All members, by address.
     pub members: Vec<Arc<ClusterMember>>,
@@ -202,8 +243,6 @@ pub struct ClusterView {
     live: Vec<Arc<ClusterMember>>,
     /// The number of the set of those that answer.
     pub epoch: u64,
-    /// When a member has last come.
-    joined: Instant,
 }
 
 /// Whom to ask for a key.
@@ -227,11 +266,7 @@ pub struct RouteStep {
 }
 
 impl ClusterView {
-    fn new(
-        members: Vec<Arc<ClusterMember>>,
-        own: Option<Arc<ClusterMember>>,
-        joined: Instant,
-    ) -> ClusterView {
+    fn new(members: Vec<Arc<ClusterMember>>, own: Option<Arc<ClusterMember>>) -> ClusterView {
         let is_own =
             |member: &Arc<ClusterMember>| own.as_ref().is_some_and(|own| Arc::ptr_eq(own, member));
         let live = members
@@ -243,7 +278,6 @@ impl ClusterView {
             members,
             own,
             live,
-            joined,
         }
     }
 
@@ -287,16 +321,12 @@ impl ClusterView {
             member: Arc::clone(member),
             only_stored,
         };
-        let is_settling = now.saturating_duration_since(self.joined) < SETTLE;
         let steps = match own {
             // What is this server's own since a moment ago was another's before.
-            Some(0) if is_settling => sorted
-                .iter()
-                .skip(1)
-                .take(1)
-                .map(|one| step(one, true))
-                .collect(),
-            Some(0) => Vec::new(),
+            Some(0) => {
+                let second = sorted.get(1).filter(|second| second.may_know_more(now));
+                second.map(|one| step(one, true)).into_iter().collect()
+            }
             other => {
                 let before = &sorted[..other.unwrap_or(sorted.len()).min(ASKED_MAX)];
                 before.iter().map(|one| step(one, false)).collect()
@@ -311,11 +341,14 @@ impl ClusterView {
     }
 }
 
-/// What is known of a cluster while the server runs, shared by all loops and kept across reloads.
+/// What is known of a cluster while the server runs, shared by all loops and kept across reloads. At first it has no members.
+#[derive(Default)]
 pub struct ClusterState {
     view: RwLock<Arc<ClusterView>>,
     /// Requests on the peer port that were not a member's.
     pub refused: AtomicU64,
+    /// What of that was logged.
+    pub refusals: Mutex<RefusalLog>,
     /// Requests of members.
     pub served: AtomicU64,
     /// Those of them that were answered from what was stored.
@@ -330,25 +363,49 @@ pub struct ClusterState {
     pub redirected: AtomicU64,
     /// Fetches that a member answered, so that the origin was not asked.
     pub avoided: AtomicU64,
+    /// When this process was first and last alive, and when it was so again after it was not: in milliseconds of the
+    /// monotonic clock; 0: never.
+    began_ms: AtomicU64,
+    beat_ms: AtomicU64,
+    resumed_ms: AtomicU64,
     /// The journals of purges, by zone. They are kept across reloads, as the stores are.
     journals: Mutex<BTreeMap<BString, Arc<PurgeJournal>>>,
 }
 
 impl ClusterState {
-    /// Without members.
-    pub fn new(now: Instant) -> ClusterState {
-        ClusterState {
-            view: RwLock::new(Arc::new(ClusterView::new(Vec::new(), None, now))),
-            refused: AtomicU64::new(0),
-            served: AtomicU64::new(0),
-            served_stored: AtomicU64::new(0),
-            served_joined: AtomicU64::new(0),
-            served_fetched: AtomicU64::new(0),
-            second_hops: AtomicU64::new(0),
-            redirected: AtomicU64::new(0),
-            avoided: AtomicU64::new(0),
-            journals: Mutex::default(),
+    /// Notes that this process is alive. If it was not for longer than the budget, the others have gone on without it.
+    pub fn beat(&self, budget: Duration, now_ms: u64, now: Instant) {
+        let before = self.beat_ms.swap(now_ms, Relaxed);
+        if before == 0 {
+            self.began_ms.store(now_ms, Relaxed);
         }
+        let missing = Duration::from_millis(now_ms.saturating_sub(before));
+        if before != 0 && missing > budget + budget / 2 {
+            self.resumed_ms.store(now_ms, Relaxed);
+            for member in &self.view().members {
+                member.note_came(now);
+            }
+        }
+    }
+
+    /// For how long this process runs, in milliseconds.
+    pub fn age_ms(&self, now_ms: u64) -> u64 {
+        match self.began_ms.load(Relaxed) {
+            0 => 0,
+            began => now_ms.saturating_sub(began),
+        }
+    }
+
+    /// Whether this process was stopped until a moment ago: what it is asked at the moment has waited meanwhile, and who asked
+    /// it has gone on. On the path of requests that have missed, so that it does not depend on which task runs first.
+    pub fn is_just_back(&self, budget: Duration, now_ms: u64, now: Instant) -> bool {
+        let before = self.beat_ms.load(Relaxed);
+        let missing = Duration::from_millis(now_ms.saturating_sub(before));
+        if before != 0 && missing > budget + budget / 2 {
+            self.beat(budget, now_ms, now);
+        }
+        let resumed = self.resumed_ms.load(Relaxed);
+        resumed != 0 && Duration::from_millis(now_ms.saturating_sub(resumed)) < budget / 4
     }
 
     /// The number of members that answer, this server included; at least one.
@@ -393,22 +450,19 @@ impl ClusterState {
         if known.eq(addresses.iter().copied()) && view.own.as_ref().map(|own| own.address) == own {
             return false;
         }
-        let mut has_come = false;
         let members: Vec<Arc<ClusterMember>> = addresses
             .iter()
             .map(|address| {
                 let mut known = view.members.iter();
                 let known = known.find(|member| member.address == *address).cloned();
-                has_come |= known.is_none();
-                known.unwrap_or_else(|| ClusterMember::new(*address))
+                known.unwrap_or_else(|| ClusterMember::new(*address, now))
             })
             .collect();
         let own = members
             .iter()
             .find(|member| Some(member.address) == own)
             .cloned();
-        let joined = if has_come { now } else { view.joined };
-        *view = Arc::new(ClusterView::new(members, own, joined));
+        *view = Arc::new(ClusterView::new(members, own));
         true
     }
 
@@ -418,12 +472,10 @@ impl ClusterState {
         if !member.note(answers) {
             return false;
         }
-        let joined = if answers { now } else { view.joined };
-        *view = Arc::new(ClusterView::new(
-            view.members.clone(),
-            view.own.clone(),
-            joined,
-        ));
+        if answers {
+            member.note_came(now);
+        }
+        *view = Arc::new(ClusterView::new(view.members.clone(), view.own.clone()));
         true
     }
 }
@@ -437,7 +489,7 @@ mod tests {
     }
 
     fn state(members: &[u16], own: u16, now: Instant) -> ClusterState {
-        let state = ClusterState::new(now);
+        let state = ClusterState::default();
         let addresses: Vec<SocketAddr> = members.iter().map(|one| address(*one)).collect();
         state.set_members(&addresses, Some(address(own)), now);
         state
@@ -518,17 +570,46 @@ mod tests {
             panic!("one member is asked");
         };
         assert!(step.only_stored && step.member.address == address(2));
+        // It was started together with this one, or later: it has nothing that this one has missed.
+        let steps = |at| state.view().route_of(&key(number), at).steps.len();
+        step.member.note_age(Duration::from_secs(1), now);
+        assert_eq!(steps(now), 0);
+        step.member.note_age(Duration::from_secs(100), now);
+        assert_eq!((steps(now), steps(now + SETTLE)), (1, 0));
+        // They were parted: each had the other's keys.
+        assert!(state.note(&step.member, false, now + SETTLE));
+        assert!(state.note(&step.member, true, now + SETTLE));
+        assert_eq!(steps(now + SETTLE), 1);
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_knows_it() {
+        let now = Instant::now();
+        let state = state(&[1, 2], 1, now);
+        let budget = Duration::from_millis(200);
+        assert!(
+            !state.is_just_back(budget, 1_000, now),
+            "there was no beat yet"
+        );
+        state.beat(budget, 1_000, now);
+        assert!(!state.is_just_back(budget, 1_250, now));
+        assert!(state.is_just_back(budget, 1_400, now), "no beat is needed");
+        state.beat(budget, 1_401, now);
+        assert!(state.is_just_back(budget, 1_440, now));
+        assert!(!state.is_just_back(budget, 1_460, now), "it is over");
+        state.beat(budget, 1_460, now);
+        assert!(!state.is_just_back(budget, 1_461, now));
     }
 
     #[test]
     fn a_server_that_is_no_member_asks_two_of_them() {
         let now = Instant::now();
-        let state = ClusterState::new(now);
+        let state = ClusterState::default();
         state.set_members(&[address(1), address(2), address(3)], None, now);
         let route = state.view().route_of(&key(1), now);
         assert_eq!(route.steps.len(), ASKED_MAX);
         assert!(route.owner.is_some());
-        let empty = ClusterState::new(now).view().route_of(&key(1), now);
+        let empty = ClusterState::default().view().route_of(&key(1), now);
         assert!(empty.steps.is_empty() && empty.owner.is_none());
     }
 }

@@ -7,8 +7,9 @@
 //! member_tls         certificates of members
 //! member_verdict     what a member that is asked for a key does
 //! rendezvous         the arithmetic of that order: pure functions
-//! rate_share         the part of a common rate that a member may use
+//! rate_share         the part of a common rate that a member may use; slot_share: of a limit of what is in progress
 //! peer_token         the line by which a request of a member is recognized
+//! refusal_log        when it is logged that a request was of no member
 //! purge_journal      the purges of a zone, in Redis; journal_position: what a reader makes of what it finds there;
 //!                    kept_entries: which of them a member may be named for
 //! ```
@@ -25,7 +26,9 @@ mod membership;
 mod peer_token;
 mod purge_journal;
 mod rate_share;
+mod refusal_log;
 mod rendezvous;
+mod slot_share;
 
 pub use cluster_settings::{
     Cluster, ClusterSettings, Clusters, JournalAway, JournalSettings, MemberList, MemberSource,
@@ -40,7 +43,9 @@ pub use membership::{
 };
 pub use peer_token::{PeerClaim, PeerToken, TokenFault, hash_of_key};
 pub use purge_journal::{JournalReading, JournalTarget, KeptAnswer, PurgeJournal, read_journal};
-pub use rate_share::{RATE_SCRIPT, RateReport, RateShare, equal_weight, scaled, unscaled};
+pub use rate_share::{RATE_SCRIPT, RateReport, RateShare, WHOLE, equal_weight, scaled, unscaled};
+pub use refusal_log::RefusalLog;
+pub use slot_share::{SLOT_SCRIPT, SlotShare};
 
 #[cfg(test)]
 mod simulation;

@@ -71,9 +71,13 @@ pub trait JournalTarget {
     fn is_open(&self) -> bool;
     /// The position that was kept with it.
     fn kept_position(&self) -> Option<Vec<u8>>;
-    /// Keeps a position with the store, once everything that was applied is on the disk. `then` is told when it is there,
-    /// or that it cannot be kept; without a store it is dropped.
-    fn keep_position(&self, position: Vec<u8>, then: KeptAnswer);
+    /// The position of which others have been told that it was reached.
+    fn claimed_position(&self) -> Option<Vec<u8>>;
+    /// Keeps a position with the store, once everything that was applied is on the disk.
+    fn keep_position(&self, position: Vec<u8>);
+    /// Has the disk remember that others are told of a position. `then` is told when it does, or that it cannot; without a
+    /// store it is dropped.
+    fn claim_position(&self, position: Vec<u8>, then: KeptAnswer);
     /// Applies a purge.
     fn purge(&self, purge: &[u8]);
     /// Drops everything that is stored, or makes it stale.
@@ -91,7 +95,7 @@ pub struct PurgeJournal {
     /// What has been applied: the reader is ahead of it for a moment, and after a loss of entries until its own note about
     /// that has come back. So nobody relies on a member that has not heard of the loss.
     done: Mutex<AppliedEntries>,
-    /// Those of them that are on the disk.
+    /// Those of them of which the disk knows that others were told.
     kept: KeptEntries,
     /// Who waits for an entry to be applied.
     waiting: Mutex<Vec<Waker>>,
@@ -180,7 +184,7 @@ impl PurgeJournal {
         rt::timeout(limit, applied).await.unwrap_or(false)
     }
 
-    /// Waits until an entry has been applied, and is on the disk with the position. Whether it is.
+    /// Waits until an entry has been applied, and the disk remembers that it was. Whether it does.
     pub async fn until_kept(&self, entry: JournalPosition, limit: Duration) -> bool {
         let kept = async {
             self.until_applied(entry, limit).await && {
@@ -349,20 +353,22 @@ impl JournalReading {
             if reader.position().is_none()
                 && let Some(kept) = self.target.kept_position()
             {
-                *reader = JournalReader::new(JournalPosition::from_text(&kept, &stream));
+                let read = |text: Vec<u8>| JournalPosition::from_text(&text, &stream);
+                let claimed = self.target.claimed_position().and_then(read);
+                *reader = JournalReader::new(read(kept), claimed);
             }
-            reader.position()
+            (reader.position(), reader.claim())
         };
         // What this server had applied before its start counts in its questions to others from the beginning, even if
-        // Redis is away.
+        // Redis is away: what it has is hidden, so that it can be believed up to what was claimed.
         if journal.position().is_none() {
-            journal.done.lock().resume(&[], known);
+            journal.done.lock().resume(&[], known.1);
         }
         let mut connection = self.client.connect(&self.resolver).await?;
         let facts = self.ask_facts(&mut connection, &stream, known).await?;
         let (steps, position) = {
             let mut reader = journal.reader.lock();
-            (reader.resume(&facts), reader.position())
+            (reader.resume(&facts), reader.claim())
         };
         journal.done.lock().resume(&steps, position);
         self.do_steps(steps).await?;
@@ -381,8 +387,7 @@ impl JournalReading {
                 let age = rt::wall_millis().saturating_sub(last.position.id.millis());
                 journal.lag_ms.store(age, Relaxed);
             }
-            let read: Vec<JournalPosition> = entries.iter().map(|entry| entry.position).collect();
-            let steps = journal.reader.lock().take(entries);
+            let (steps, read) = journal.reader.lock().take(entries);
             self.do_steps(steps).await?;
             journal.note_done(read.into_iter());
             if is_end && is_hidden && journal.hidden_ms.load(Relaxed) <= sent_ms {
@@ -401,12 +406,12 @@ impl JournalReading {
 
     /// Keeps the position with the store, if it is another one.
     fn keep_position(&self, stream: &str) {
-        let Some(position) = self.journal.reader.lock().position() else {
+        let Some(position) = self.journal.reader.lock().position_to_keep() else {
             return;
         };
         let text = position.to_text(stream);
         if self.target.kept_position().as_deref() != Some(&text[..]) {
-            self.target.keep_position(text, Box::new(|_| ()));
+            self.target.keep_position(text);
         }
     }
 
@@ -425,7 +430,7 @@ impl JournalReading {
             let then = move |is_kept| {
                 let _ = answer.send(is_kept);
             };
-            self.target.keep_position(text, Box::new(then));
+            self.target.claim_position(text, Box::new(then));
             match kept.await {
                 Ok(true) => journal.kept.note(entries),
                 // Why is in the log. Who waits does so in vain, and is not named.
@@ -494,15 +499,17 @@ impl JournalReading {
         &self,
         connection: &mut RedisConnection,
         stream: &str,
-        known: Option<JournalPosition>,
+        (known, claimed): (Option<JournalPosition>, Option<JournalPosition>),
     ) -> Result<JournalFacts, RedisFault> {
         let range = |name, from: &str, to: &str| {
             let range = RedisCommand::new(name).arg(stream).arg(from).arg(to);
             range.arg("COUNT").number(1)
         };
-        let id = known.map_or(JournalId::ZERO, |known| known.id).to_string();
+        let id = |at: Option<JournalPosition>| at.map_or(JournalId::ZERO, |at| at.id).to_string();
+        let (known, claimed) = (id(known), id(claimed));
         let questions = [
-            range("XRANGE", &id, &id),
+            range("XRANGE", &known, &known),
+            range("XRANGE", &claimed, &claimed),
             range("XRANGE", "-", "+"),
             range("XREVRANGE", "+", "-"),
         ];
@@ -517,12 +524,13 @@ impl JournalReading {
                 .await;
             found.push(self.entries_of(&reply)?.pop());
         }
-        let [at_position, first, last] = &found[..] else {
+        let [at_position, at_claim, first, last] = &found[..] else {
             return Err(RedisFault::Refused("there are replies missing".to_owned()));
         };
         let position = |entry: &Option<JournalEntry>| entry.as_ref().map(|entry| entry.position);
         Ok(JournalFacts {
             at_position: position(at_position),
+            at_claim: position(at_claim),
             first: first.clone(),
             last: position(last),
         })

@@ -14,13 +14,15 @@
 //! those that answer, as with `sync=share`.
 
 /// A weight of one.
-pub(crate) const WHOLE: u32 = 1 << 16;
+pub const WHOLE: u32 = 1 << 16;
 
 /// One request, in a bucket's unit.
 const REQUEST: u64 = 1000;
 
-/// Rounds without a request after which a key is not reported any more.
-const IDLE_ROUNDS: u8 = 20;
+/// Rounds without a request after which a key is not reported any more, and begins anew with an equal part. Few: what is left
+/// of a weight after some idle rounds would refuse the first requests of a client that comes to this member again, though the
+/// common bucket has room.
+const IDLE_ROUNDS: u8 = 2;
 
 /// The script that keeps the common buckets. The keys are those of the counted keys; the arguments are the rate, who
 /// reports, for how long a report counts in milliseconds, and for each key what has passed and the demand, both in
@@ -63,6 +65,8 @@ pub struct RateShare {
     demand: u64,
     /// Reports in a row without a request.
     idle: u8,
+    /// The round of the last report.
+    round: u32,
 }
 
 /// What is told of a key.
@@ -92,6 +96,9 @@ pub fn scaled(number: u64, weight: u32) -> u64 {
 
 /// The reverse.
 pub fn unscaled(number: u64, weight: u32) -> u64 {
+    if weight >= WHOLE {
+        return number;
+    }
     let product = u128::from(number) * u128::from(WHOLE) / u128::from(weight.max(1));
     u64::try_from(product).unwrap_or(u64::MAX)
 }
@@ -105,7 +112,13 @@ impl RateShare {
             passed: 0,
             demand: 0,
             idle: 0,
+            round: 0,
         }
+    }
+
+    /// Whether this round has not come to it before. Rounds begin with 1.
+    pub fn begins_round(&mut self, round: u32) -> bool {
+        std::mem::replace(&mut self.round, round) != round
     }
 
     /// Counts a request; the weight by which it is judged.

@@ -26,7 +26,7 @@ use super::peer_load::{PeerLoad, moving_average};
 use super::queue::WaitQueue;
 use super::server::{NameToResolve, ResolvedAddress, UpstreamServer};
 use super::settings::{GroupSettings, QueueSettings};
-use super::sticky::{CreateSession, StickyMethod, StickySessions};
+use super::sticky::{CreateSession, SessionSum, StickyMethod, StickySessions};
 
 /// The most addresses of one name in a group.
 const MAX_RESOLVED: usize = 1024;
@@ -219,10 +219,9 @@ impl GroupState {
         match settings.sticky.as_ref().map(|sticky| &sticky.method) {
             Some(StickyMethod::Learn(learn)) => {
                 let timeout = milliseconds(learn.timeout);
-                match &mut *sessions {
-                    Some(sessions) => sessions.set_timeout(timeout),
-                    none => *none = Some(StickySessions::new(learn.size, timeout)),
-                }
+                let make = || StickySessions::new(learn.size, timeout);
+                let sessions = sessions.get_or_insert_with(make);
+                sessions.configure(timeout, learn.shared.is_some());
             }
             Some(StickyMethod::Cookie(_) | StickyMethod::Route) | None => *sessions = None,
         }
@@ -322,6 +321,28 @@ impl GroupState {
         };
         if let Some(sessions) = &mut *self.sessions.lock() {
             sessions.learn(session, create, &peer.sid(), now_ms());
+        }
+    }
+
+    /// Takes out some sessions of which the other members of a cluster are to be told.
+    pub fn take_session_news(&self, most: usize) -> Vec<(SessionSum, BString)> {
+        let mut sessions = self.sessions.lock();
+        sessions
+            .as_mut()
+            .map_or(Vec::new(), |sessions| sessions.take_news(most))
+    }
+
+    /// They could not be told.
+    pub fn put_session_news_back(&self, news: Vec<(SessionSum, BString)>) {
+        if let Some(sessions) = &mut *self.sessions.lock() {
+            sessions.put_news_back(news);
+        }
+    }
+
+    /// Remembers the server of a session of which a member of the cluster has told, and which is valid for this time.
+    pub fn learn_shared_session(&self, session: SessionSum, sid: BString, left: Duration) {
+        if let Some(sessions) = &mut *self.sessions.lock() {
+            sessions.learn_shared(session, sid, milliseconds(left), now_ms());
         }
     }
 

@@ -82,5 +82,6 @@ pub use selection::{PeerSelection, SelectionRequest};
 pub use server::{NameToResolve, ResolvedAddress, ServerState, UpstreamServer};
 pub use settings::{AnyChooser, GroupOrigin, GroupSettings, KeepaliveSettings, QueueSettings};
 pub use sticky::{
-    CookieAttributes, MAX_SERVER_ID, StickyLearn, StickyMethod, StickySettings, is_same_site,
+    CookieAttributes, MAX_SERVER_ID, SessionSum, StickyLearn, StickyMethod, StickySettings,
+    is_same_site,
 };

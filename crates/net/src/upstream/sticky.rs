@@ -3,6 +3,7 @@
 //! There are three ways to the server's identifier: a cookie that contains it, a variable that contains it
 //! (`route`), or a session whose server was remembered (`learn`).
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use base::lru::Lru;
@@ -121,22 +122,35 @@ pub struct StickyLearn {
     pub timeout: Duration,
     /// Whether to learn when the response header arrives (`header`) and not at the end of the response.
     pub after_head: bool,
+    /// The name of the cluster whose members share the sessions.
+    pub shared: Option<BString>,
 }
 
+/// The digest of the name of a session: that of clients, who choose the names, must not cost more memory if they are long.
+pub type SessionSum = [u8; 16];
+
+/// The most sessions that wait to be told to the other members. Further ones are told when they are used again.
+const NEWS_MAX: usize = 65_536;
+
+/// How often a session that is used is told within its time.
+const TELLINGS: i64 = 4;
+
 /// The servers of remembered sessions.
-///
-/// The key is a digest of the session's name: clients choose the names, and long ones must not cost more memory.
 #[derive(Debug)]
 pub(crate) struct StickySessions {
-    by_sum: Lru<[u8; 16], StickySession>,
+    by_sum: Lru<SessionSum, StickySession>,
     /// Milliseconds.
     timeout: i64,
+    /// What the other members of a cluster are to be told; `None`: there are none.
+    news: Option<HashMap<SessionSum, BString>>,
 }
 
 #[derive(Debug)]
 struct StickySession {
     sid: BString,
     used: i64,
+    /// When the other members were told of it.
+    told: i64,
 }
 
 impl StickySessions {
@@ -147,11 +161,17 @@ impl StickySessions {
         StickySessions {
             by_sum: Lru::new(most),
             timeout,
+            news: None,
         }
     }
 
-    pub(crate) fn set_timeout(&mut self, timeout: i64) {
+    /// Applies a configuration.
+    pub(crate) fn configure(&mut self, timeout: i64, is_shared: bool) {
         self.timeout = timeout;
+        match is_shared {
+            true => _ = self.news.get_or_insert_default(),
+            false => self.news = None,
+        }
     }
 
     /// The server of a session.
@@ -172,15 +192,60 @@ impl StickySessions {
             self.by_sum.pop_oldest();
         }
         let sum = sum(session);
-        if create == CreateSession::Yes || self.by_sum.peek(&sum).is_some() {
-            self.by_sum.insert(
-                sum,
-                StickySession {
-                    sid: sid.clone(),
-                    used: now,
-                },
-            );
+        let known = self.by_sum.peek(&sum);
+        if known.is_none() && create == CreateSession::No {
+            return;
         }
+        // One that is used is told again before the others forget it.
+        let is_told =
+            |known: &StickySession| known.sid == *sid && now - known.told < self.timeout / TELLINGS;
+        let mut told = known.filter(|known| is_told(known)).map(|known| known.told);
+        if let (Some(news), None) = (&mut self.news, told)
+            && news.len() < NEWS_MAX
+        {
+            news.insert(sum, sid.clone());
+            told = Some(now);
+        }
+        let session = StickySession {
+            sid: sid.clone(),
+            used: now,
+            told: told.unwrap_or(i64::MIN / 2),
+        };
+        self.by_sum.insert(sum, session);
+    }
+
+    /// Takes out some of what the other members are to be told.
+    pub(crate) fn take_news(&mut self, most: usize) -> Vec<(SessionSum, BString)> {
+        let Some(news) = &mut self.news else {
+            return Vec::new();
+        };
+        let some: Vec<SessionSum> = news.keys().take(most).copied().collect();
+        some.iter()
+            .filter_map(|sum| news.remove_entry(sum))
+            .collect()
+    }
+
+    /// They could not be told.
+    pub(crate) fn put_news_back(&mut self, untold: Vec<(SessionSum, BString)>) {
+        let Some(news) = &mut self.news else {
+            return;
+        };
+        for (sum, sid) in untold {
+            // A later one of the same session is the news.
+            if news.len() < NEWS_MAX {
+                news.entry(sum).or_insert(sid);
+            }
+        }
+    }
+
+    /// Another member, or this one, has told of a session that is valid for this number of milliseconds.
+    pub(crate) fn learn_shared(&mut self, sum: SessionSum, sid: BString, left: i64, now: i64) {
+        let session = StickySession {
+            sid,
+            used: now - self.timeout + left.clamp(0, self.timeout),
+            told: now,
+        };
+        self.by_sum.insert(sum, session);
     }
 
     #[cfg(test)]
@@ -196,7 +261,7 @@ pub(crate) enum CreateSession {
     No,
 }
 
-fn sum(text: &[u8]) -> [u8; 16] {
+fn sum(text: &[u8]) -> SessionSum {
     Md5::digest(text).into()
 }
 
@@ -299,5 +364,37 @@ mod tests {
             sessions.learn(name, CreateSession::Yes, &"x".into(), 60);
         }
         assert_eq!(sessions.len(), 2);
+    }
+
+    #[test]
+    fn members_are_told_of_a_session_until_they_know_it() {
+        let mut sessions = StickySessions::new(64 * SESSION_BYTES, 100);
+        sessions.learn(b"a", CreateSession::Yes, &"x".into(), 0);
+        assert!(sessions.take_news(9).is_empty(), "there are no others");
+        sessions.configure(100, true);
+        sessions.learn(b"a", CreateSession::No, &"x".into(), 1);
+        sessions.learn(b"a", CreateSession::No, &"x".into(), 2);
+        let news = sessions.take_news(9);
+        assert_eq!(news, [(sum(b"a"), "x".into())]);
+        sessions.put_news_back(news);
+        sessions.learn(b"a", CreateSession::Yes, &"y".into(), 3);
+        assert_eq!(
+            sessions.take_news(9),
+            [(sum(b"a"), "y".into())],
+            "it has moved"
+        );
+        sessions.learn(b"a", CreateSession::No, &"y".into(), 20);
+        assert!(sessions.take_news(9).is_empty(), "they know it");
+        sessions.learn(b"a", CreateSession::No, &"y".into(), 30);
+        assert_eq!(sessions.take_news(9).len(), 1, "they would forget it");
+        // Another member has a newer one.
+        sessions.learn_shared(sum(b"a"), "z".into(), 60, 40);
+        assert_eq!(sessions.find(b"a", 99), Some("z".into()));
+        assert_eq!(sessions.find(b"a", 100), None);
+        sessions.learn(b"b", CreateSession::No, &"x".into(), 50);
+        assert!(
+            sessions.take_news(9).is_empty(),
+            "a name that a client has made up"
+        );
     }
 }

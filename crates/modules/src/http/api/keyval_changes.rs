@@ -8,10 +8,10 @@ use serde_json::{Map, Value, json};
 
 use super::failure::ApiFailure;
 use super::{groups, resources};
-use crate::shared::keyval::sync::{SharedAnswer, SharedChange, SharedEntry};
 use crate::shared::keyval::table::KeyvalRefusal;
 use crate::shared::keyval::{self, KeyvalZone};
 use crate::shared::limit_req_sync::ZoneSync;
+use crate::shared::shared_map::{SharedAnswer, SharedChange, SharedEntry};
 use crate::shared::status::StatusView;
 use crate::shared::status::upstreams::GroupKind;
 
@@ -170,7 +170,10 @@ async fn make_shared(
         shared.push((key, "", None));
     }
     let key_at = |index: usize| shared.get(index).map_or("", |(key, ..)| key);
-    match keyval::sync::change(client, zone, what, &shared).await {
+    match keyval::sync::map_of(client, zone, table)
+        .change(what, &shared)
+        .await
+    {
         Ok(SharedAnswer::Done) => Ok(()),
         Ok(SharedAnswer::Filled) => Err(format_error("only one key can be added")),
         Ok(SharedAnswer::Exists(index)) => Err(refused(key_at(index), KeyvalRefusal::Exists)),

@@ -35,7 +35,8 @@ impl MemberQuestions {
                         .ok()?;
                     member_request::ask_on(&stream, &bytes).await
                 };
-                rt::timeout(limit, exchange).await.ok().flatten() == Some(status)
+                let answer = rt::timeout(limit, exchange).await.ok().flatten();
+                answer.is_some_and(|answer| answer.status == status)
             };
             rt::spawn_handle("cluster purge", task).abort_on_drop()
         };

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use host::error_log::{LogLevel, Logger};
+use http::cluster::age_of_member;
 use net::Transport;
 use net::cluster::{Cluster, ClusterMember};
 
@@ -32,6 +33,7 @@ pub(super) fn watch_members(cluster: &Arc<Cluster>, log: Logger) -> rt::JoinHand
             let Some((settings, state)) = cluster.running() else {
                 return;
             };
+            state.beat(settings.budget, rt::monotonic_millis(), rt::now());
             let view = state.view();
             watched.retain(|_, (known, _)| {
                 view.members.iter().any(|member| Arc::ptr_eq(member, known))
@@ -50,7 +52,7 @@ pub(super) fn watch_members(cluster: &Arc<Cluster>, log: Logger) -> rt::JoinHand
                     (Arc::clone(member), task.abort_on_drop())
                 });
             }
-            rt::sleep(settings.budget).await;
+            rt::sleep(settings.budget / 4).await;
         }
     })
 }
@@ -198,6 +200,14 @@ impl MemberWatch {
             signed: [0; 16],
         };
         let request = question.to_bytes(&self.cluster);
-        member_request::ask_on(stream, &request).await == Some(204)
+        let answer = member_request::ask_on(stream, &request).await;
+        let Some(answer) = answer.filter(|answer| answer.status == 204) else {
+            return false;
+        };
+        if let Some(age_ms) = age_of_member(&answer.fields) {
+            let age = Duration::from_millis(age_ms);
+            self.member.note_age(age, rt::now());
+        }
+        true
     }
 }

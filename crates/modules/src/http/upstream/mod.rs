@@ -17,6 +17,7 @@
 //! A name that cannot be resolved at start-up is a warning, and 502 until it can; nginx does not
 //! start. All event loops share the state of a group, with or without `zone`.
 
+mod shared_sessions;
 mod sticky;
 
 use std::cell::RefCell;
@@ -31,6 +32,7 @@ use http::http_loop::HttpLoop;
 use http::{HttpModule, Request};
 use net::upstream::{IpHash, NameWatchers, QueueSettings, TimeMetric, UpstreamGroups};
 
+use crate::shared::limit_req_sync::report_missing_redis;
 use crate::shared::upstream_block::{self, GroupDraft};
 use crate::shared::upstream_block_rows;
 
@@ -41,9 +43,11 @@ pub(crate) static MODULE: HttpModule = HttpModule {
     blocks: &[&BLOCK],
     commit: |site, zones| site.main_confs.get::<UpstreamGroups>().adopt_states(zones),
     metrics: |site, sink| site.main_confs.get::<UpstreamGroups>().tell_metrics(sink),
+    complete: report_missing_redis,
     start,
     stop: |_| {
         NAMES.take();
+        SESSIONS.take();
         net::upstream::close_idle();
     },
     ..HttpModule::EMPTY
@@ -202,13 +206,14 @@ static BLOCK: DirectiveTable<GroupDraft> = DirectiveTable::new(&[
         name: "sticky",
         syntax: "cookie name [expires=time] [domain=domain] [httponly] [samesite=strict|lax|none|$variable] [secure] \
                  [path=path] | route $variable ... | learn create=$variable lookup=$variable zone=name:size \
-                 [timeout=time] [header]",
+                 [timeout=time] [header] [sync=redis cluster=name]",
         default: None,
         contexts: UPSTREAM,
         since: "0.1",
         doc: "Session persistence: sends a client to the same server as before, by a cookie that Weir sets (`cookie`), \
               by a variable with the server's `route` (`route`), or by a session that the application creates and Weir \
-              remembers (`learn`).",
+              remembers (`learn`). With `sync=redis`, the members of the `cluster` tell each other by its Redis what they \
+              have learned, within a moment; no request waits for that.",
         set: Setter::Custom(Arity::at_least(2), RepeatRule::Once, sticky::read),
     },
 ]);
@@ -216,6 +221,11 @@ static BLOCK: DirectiveTable<GroupDraft> = DirectiveTable::new(&[
 rt::local! {
     /// The name lookups of the current configuration, on the event loop that runs them.
     static NAMES: RefCell<Option<NameWatchers>> = const { RefCell::new(None) };
+}
+
+rt::local! {
+    /// The tasks that share the sessions of `sticky learn`.
+    static SESSIONS: RefCell<Vec<rt::JoinHandle<()>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Starts to look up names: on one event loop, for all of them.
@@ -231,6 +241,7 @@ fn start(engine: &HttpLoop) {
     );
     // Drops those of the previous configuration, which end with that.
     NAMES.replace(Some(names));
+    drop(SESSIONS.replace(shared_sessions::start(engine)));
 }
 
 /// Reads an `upstream` block.

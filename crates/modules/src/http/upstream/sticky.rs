@@ -7,6 +7,7 @@ use bstr::{BString, ByteSlice};
 use conf::{Diagnostic, DirectiveLine, DirectiveWord, Expression, parse};
 use net::upstream::{CookieAttributes, StickyLearn, StickyMethod, StickySettings, is_same_site};
 
+use crate::shared::limit_req_sync::SyncWords;
 use crate::shared::upstream_block::GroupDraft;
 
 /// The minimum size of a zone of sessions: eight pages.
@@ -145,6 +146,7 @@ fn learn(line: &mut DirectiveLine) -> Result<StickySettings, Diagnostic> {
     let mut zone: Option<(BString, u64)> = None;
     let mut timeout = None;
     let mut after_head = false;
+    let mut sync = SyncWords::default();
     for i in 1..line.args().len() {
         let word = line.arg(i);
         let value = |name| parse::parameter(&word.text, name);
@@ -165,7 +167,12 @@ fn learn(line: &mut DirectiveLine) -> Result<StickySettings, Diagnostic> {
             lookup.push(variable(line, i, "lookup", text)?);
         } else if word.is("header") {
             after_head = true;
-        } else {
+        } else if word.is("sync") {
+            // To ignore it would send clients of another member to another server.
+            let error = line.error_at(i, "\"sync\" alone is not supported");
+            let note = "members of a cluster share sessions by \"sync=redis cluster=name\"";
+            return Err(error.note(note));
+        } else if !sync.take(line, i)? {
             return Err(unknown(line, i));
         }
     }
@@ -179,6 +186,16 @@ fn learn(line: &mut DirectiveLine) -> Result<StickySettings, Diagnostic> {
             return Err(line.directive_error(&format!("\"{name}\" parameter is not specified")));
         }
     }
+    let sync = sync.finish(line)?;
+    if let Some(sync) = &sync {
+        if !sync.needs_redis() {
+            return Err(
+                line.error("\"sticky\" has no sync=share: sessions are shared by sync=redis")
+            );
+        }
+        sync.note_need(line);
+    }
+    let shared = sync.map(|sync| sync.cluster().name().to_owned());
     let (zone, size) = zone.unwrap_or_default();
     let timeout = timeout.unwrap_or(SESSION_TIMEOUT);
     Ok(StickySettings {
@@ -189,6 +206,7 @@ fn learn(line: &mut DirectiveLine) -> Result<StickySettings, Diagnostic> {
             size,
             timeout,
             after_head,
+            shared,
         }),
     })
 }

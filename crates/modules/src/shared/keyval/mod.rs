@@ -95,22 +95,13 @@ pub(crate) fn report_undeclared(line: &mut DirectiveLine) {
 }
 
 /// Checks what a line says of sharing its zone.
-fn check_sync(
-    declared: &KeyvalDeclaration,
-    line: &mut DirectiveLine,
-    kind: &'static str,
-) -> Result<(), Diagnostic> {
+fn check_sync(declared: &KeyvalDeclaration, line: &mut DirectiveLine) -> Result<(), Diagnostic> {
     let Some(sync) = &declared.sync else {
         return Ok(());
     };
     if !sync.needs_redis() {
         return Err(
             line.error("\"keyval_zone\" has no sync=share: entries are shared by sync=redis")
-        );
-    }
-    if kind != HTTP_KIND {
-        return Err(
-            line.error("\"keyval_zone\" of stream has no \"sync\": clusters are those of http")
         );
     }
     if declared.state_file.is_some() {
@@ -173,7 +164,7 @@ impl KeyvalZones {
             }
         }
         declared.sync = sync.finish(line)?;
-        check_sync(&declared, line, kind)?;
+        check_sync(&declared, line)?;
         let zone =
             zone.ok_or_else(|| line.error("\"keyval_zone\" must have \"zone\" parameter"))?;
         let name = zone.name.clone();
@@ -227,6 +218,16 @@ impl KeyvalZones {
         for zone in &self.0 {
             zone.commit_state(zones, kind);
         }
+    }
+
+    /// Refuses zones of a cluster that no block declares. For stream: http, where clusters are declared, may not be there.
+    pub(crate) fn check_clusters(&self) -> Result<(), String> {
+        let all = self.0.iter();
+        let syncs = all.filter_map(|zone| Some((&zone.name, zone.declared()?.sync.as_ref()?)));
+        zones::check_clusters(
+            "keyval_zone",
+            syncs.map(|(name, sync)| (name, sync.cluster())),
+        )
     }
 
     /// All zones.

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::upstream_state::replace_file;
 use super::super::zones::ZoneState;
-use super::sync::KeyvalProgress;
+use crate::shared::shared_map::MapProgress;
 
 /// What an entry costs its zone besides key and value, in bytes.
 const FIXED_COST: u64 = 96;
@@ -53,7 +53,7 @@ pub(crate) struct KeyvalTable {
     pub(crate) kind: KeyMatch,
     entries: RwLock<KeyvalEntries>,
     /// With `sync=redis`: how far the changes have been read.
-    pub(crate) progress: KeyvalProgress,
+    pub(crate) progress: MapProgress,
     /// Held while the file is written, so that an older content never replaces a newer one.
     saving: Mutex<()>,
 }
@@ -145,7 +145,7 @@ impl KeyvalTable {
             size,
             kind,
             entries: RwLock::default(),
-            progress: KeyvalProgress::default(),
+            progress: MapProgress::default(),
             saving: Mutex::default(),
         }
     }

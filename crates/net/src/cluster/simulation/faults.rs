@@ -3,26 +3,13 @@
 use super::super::journal_position::{AppliedEntries, JournalPosition, JournalReader};
 use super::{HAPPENS_MS, PlantedBug, Scenario, SimCluster, SimEvent, SimFill, SimWaiter, address};
 
+/// More than an owner may have in progress before the next one is asked.
+const BUSY: usize = 300;
+
 impl SimCluster {
     pub(super) fn fault(&mut self, event: SimEvent) {
         match event {
-            SimEvent::Crash { node } if self.nodes[node].is_up => {
-                let crashed = &mut self.nodes[node];
-                crashed.is_up = false;
-                crashed.life += 1;
-                crashed.running.clear();
-                let gone: Vec<SimFill> = self
-                    .fills
-                    .extract_if(.., |_, fill| fill.node == node)
-                    .map(|(_, fill)| fill)
-                    .collect();
-                for waiter in gone.into_iter().flat_map(|fill| fill.waiting) {
-                    if let SimWaiter::Member { token, ask, .. } = waiter {
-                        self.lose(token, ask);
-                    }
-                }
-                self.soon(50, 1_500, SimEvent::Restart { node });
-            }
+            SimEvent::Crash { node } if self.nodes[node].is_up => self.crash(node),
             SimEvent::Restart { node } => self.restart(node),
             SimEvent::Link { from, to, works } => {
                 let count = self.nodes.len();
@@ -63,21 +50,59 @@ impl SimCluster {
                     state.note(member, answers, now);
                 }
             }
+            SimEvent::Busy {
+                node,
+                other,
+                is_busy,
+            } => {
+                let view = self.nodes[node].state.view();
+                let member = view
+                    .members
+                    .iter()
+                    .find(|one| one.address == address(other));
+                let uses = member.filter(|_| is_busy).into_iter();
+                let uses = uses.flat_map(|member| (0..BUSY).map(|_| member.begin_use()));
+                let uses: Vec<_> = uses.collect();
+                self.nodes[node].busy.insert(other, uses);
+            }
             _ => {}
         }
+    }
+
+    fn crash(&mut self, node: usize) {
+        let crashed = &mut self.nodes[node];
+        crashed.is_up = false;
+        crashed.life += 1;
+        crashed.running.clear();
+        // What was purged since the position was kept is on the disk again.
+        for (key, object) in std::mem::take(&mut crashed.unpurged) {
+            crashed.objects.entry(key).or_insert(object);
+        }
+        let gone: Vec<SimFill> = self
+            .fills
+            .extract_if(.., |_, fill| fill.node == node)
+            .map(|(_, fill)| fill)
+            .collect();
+        for waiter in gone.into_iter().flat_map(|fill| fill.waiting) {
+            if let SimWaiter::Member { token, ask, .. } = waiter {
+                self.lose(token, ask);
+            }
+        }
+        self.soon(50, 1_500, SimEvent::Restart { node });
     }
 
     /// What was stored is there, what was in progress is not. The position is the one that was kept.
     pub(super) fn restart(&mut self, node: usize) {
         let is_hidden = self.bug != PlantedBug::NotHidden;
+        let forgets = self.bug == PlantedBug::ForgetsClaim;
         let now_ms = self.now_ms;
         let back = &mut self.nodes[node];
         back.is_up = true;
         back.has_session = false;
-        let kept = back.applied.last();
-        back.reader = JournalReader::new(kept);
+        let claimed = back.claimed.filter(|_| !forgets && back.kept.is_some());
+        back.reader = JournalReader::new(back.kept, claimed);
         back.applied = AppliedEntries::default();
-        back.applied.resume(&[], kept);
+        back.applied.resume(&[], back.reader.claim());
         back.sequence += 1;
         back.started = (now_ms, back.sequence);
         if is_hidden {
@@ -98,7 +123,8 @@ impl SimCluster {
         let kind = match scenario {
             Scenario::Calm | Scenario::TwoViews => return,
             Scenario::Flapping => 0,
-            Scenario::Faults => self.dice.below(6),
+            Scenario::Overload => 5,
+            Scenario::Faults => self.dice.below(7),
         };
         let loses = match self.dice.below(8) {
             0 => usize::MAX,
@@ -119,12 +145,18 @@ impl SimCluster {
             works,
             loses: if works { 0 } else { loses },
         };
+        let busy = |is_busy| SimEvent::Busy {
+            node,
+            other,
+            is_busy,
+        };
         let (begins, ends) = match kind {
             0 if node != other => (note(false), note(true)),
             1 => return self.at(at, SimEvent::Crash { node }),
             2 if node != other => (link(false), link(true)),
             3 => (redis_link(false), redis_link(true)),
             4 => (redis(false), redis(true)),
+            5 if node != other => (busy(true), busy(false)),
             _ => return,
         };
         self.at(at, begins);

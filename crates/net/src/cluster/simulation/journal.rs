@@ -34,21 +34,20 @@ impl SimCluster {
             return self.soon(10, 60, SimEvent::Read { node, life });
         }
         if !self.nodes[node].has_session {
-            let known = self.nodes[node].reader.position();
-            let of_known =
-                |entry: &&JournalEntry| known.is_some_and(|known| known.id == entry.position.id);
+            let reader = &self.nodes[node].reader;
+            let at = |known: Option<JournalPosition>| {
+                let mut positions = self.journal.iter().map(|entry| entry.position);
+                positions.find(|one| known.is_some_and(|known| known.id == one.id))
+            };
             let facts = JournalFacts {
-                at_position: self
-                    .journal
-                    .iter()
-                    .find(of_known)
-                    .map(|entry| entry.position),
+                at_position: at(reader.position()),
+                at_claim: at(reader.claim()),
                 first: self.journal.first().cloned(),
                 last: self.journal.last().map(|entry| entry.position),
             };
             let reading = &mut self.nodes[node];
             let steps = reading.reader.resume(&facts);
-            let position = reading.reader.position();
+            let position = reading.reader.claim();
             reading.applied.resume(&steps, position);
             reading.has_session = true;
             reading.current_ms = 0;
@@ -85,8 +84,7 @@ impl SimCluster {
             return;
         }
         if self.nodes[node].has_session && self.reaches_redis(node) {
-            let read: Vec<JournalPosition> = entries.iter().map(|entry| entry.position).collect();
-            let steps = self.nodes[node].reader.take(entries);
+            let (steps, read) = self.nodes[node].reader.take(entries);
             self.do_steps(node, steps);
             let reading = &mut self.nodes[node];
             reading.applied.note(read.into_iter());
@@ -108,17 +106,34 @@ impl SimCluster {
                         .get(2..10)
                         .and_then(|key| key.try_into().ok())
                         .map_or(0, u64::from_be_bytes);
-                    self.nodes[node].objects.remove(&key);
+                    let reading = &mut self.nodes[node];
+                    let gone = reading.objects.remove_entry(&key);
+                    reading.unpurged.extend(gone);
                     self.stop_storing(node, Some(key));
                 }
                 JournalStep::DropAll(_) | JournalStep::StaleAll(_) => {
-                    self.nodes[node].objects.clear();
+                    let reading = &mut self.nodes[node];
+                    let gone = std::mem::take(&mut reading.objects);
+                    reading.unpurged.extend(gone);
                     self.stop_storing(node, None);
                 }
                 JournalStep::Append(content) => {
                     self.write(content);
                 }
             }
+        }
+    }
+
+    /// The position comes to the disk, with all purges before it.
+    pub(super) fn keep(&mut self, node: usize) {
+        let keeping = &mut self.nodes[node];
+        let position = keeping.reader.position_to_keep();
+        if keeping.is_up && position.is_some() {
+            (keeping.kept, keeping.claimed) = (position, position);
+            keeping.unpurged.clear();
+        }
+        if self.now_ms < ENDS_MS {
+            self.soon(100, 1_000, SimEvent::Keep { node });
         }
     }
 
@@ -168,6 +183,9 @@ impl SimCluster {
         if knowledge == EntryKnowledge::Applied {
             let named = self.named.entry((node, key)).or_default();
             *named = version.max(*named);
+            // It is on the disk before the answer.
+            let asked = &mut self.nodes[node];
+            asked.claimed = asked.applied.last();
         } else if knowledge == EntryKnowledge::Awaited && self.now_ms < ENDS_MS {
             self.soon(
                 5,

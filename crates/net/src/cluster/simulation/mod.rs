@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use super::journal_position::{AppliedEntries, JournalEntry, JournalPosition, JournalReader};
 use super::member_verdict::FillSource;
-use super::membership::{ClusterState, RouteStep};
+use super::membership::{ClusterState, MemberUse, RouteStep};
 
 /// How long everything happens, in milliseconds; afterwards only what has begun goes on.
 const HAPPENS_MS: u64 = 4_000;
@@ -45,6 +45,8 @@ enum PlantedBug {
     NotHidden,
     /// A member that waits for another one is waited for.
     WaitsForWaiting,
+    /// After a crash, what a member was named for is not known to it.
+    ForgetsClaim,
 }
 
 /// What happens besides requests.
@@ -58,6 +60,8 @@ enum Scenario {
     Flapping,
     /// Everything, purges too.
     Faults,
+    /// Members have so many fetches in progress that the next in order is asked: twice at most.
+    Overload,
 }
 
 struct Dice(u64);
@@ -121,6 +125,16 @@ enum SimEvent {
     Purge {
         node: usize,
         key: u64,
+    },
+    /// The position comes to the disk, and the purges before it.
+    Keep {
+        node: usize,
+    },
+    /// A member has many fetches in progress by another one's view, or has them no more.
+    Busy {
+        node: usize,
+        other: usize,
+        is_busy: bool,
     },
     AskApplied {
         node: usize,
@@ -216,6 +230,12 @@ struct SimNode {
     hidden_ms: u64,
     /// As of when everything in the journal has been applied.
     current_ms: u64,
+    /// The position on the disk, the last one that others were told of, and what is still on the disk though it was purged.
+    kept: Option<JournalPosition>,
+    claimed: Option<JournalPosition>,
+    unpurged: Vec<(u64, (u32, u64))>,
+    /// Fetches in progress at others, of no key in particular.
+    busy: BTreeMap<usize, Vec<MemberUse>>,
     /// When it was started last, and what was born before.
     started: (u64, u64),
 }
@@ -250,7 +270,7 @@ impl SimCluster {
     fn new(seed: u64, count: usize, bug: PlantedBug) -> SimCluster {
         let base = rt::clock::read_clock();
         let node = |own| {
-            let state = ClusterState::new(base);
+            let state = ClusterState::default();
             let all: Vec<SocketAddr> = (0..count).map(address).collect();
             state.set_members(&all, Some(address(own)), base);
             SimNode {
@@ -267,6 +287,10 @@ impl SimCluster {
                 hidden: 0,
                 hidden_ms: 0,
                 current_ms: 0,
+                kept: None,
+                claimed: None,
+                unpurged: Vec::new(),
+                busy: BTreeMap::new(),
                 started: (0, 0),
             }
         };
@@ -355,7 +379,7 @@ impl SimCluster {
                 to,
                 answer,
             } => match self.is_linked(from, to) {
-                true => self.replied(token, ask, answer),
+                true => self.replied(token, ask, from, answer),
                 false => self.lose(token, ask),
             },
             SimEvent::AskLost { token, ask } => {
@@ -381,6 +405,7 @@ impl SimCluster {
             } => {
                 self.read_replied((node, life), entries, is_end, sent_ms);
             }
+            SimEvent::Keep { node } => self.keep(node),
             SimEvent::Purge { node, key } => self.purge(node, key),
             SimEvent::AskApplied {
                 node,
@@ -398,10 +423,11 @@ impl SimCluster {
 /// Runs a seed; what is broken, if anything.
 fn run(seed: u64, bug: PlantedBug) -> Result<u64, String> {
     let mut cluster = SimCluster::new(seed, 3 + (seed % 3) as usize, bug);
-    let scenario = match seed % 5 {
+    let scenario = match seed % 6 {
         0 => Scenario::Calm,
         1 => Scenario::TwoViews,
         2 => Scenario::Flapping,
+        3 => Scenario::Overload,
         _ => Scenario::Faults,
     };
     let count = cluster.nodes.len() as u64;
@@ -418,6 +444,7 @@ fn run(seed: u64, bug: PlantedBug) -> Result<u64, String> {
     }
     for node in 0..cluster.nodes.len() {
         cluster.soon(1, 50, SimEvent::Read { node, life: 0 });
+        cluster.soon(50, 1_000, SimEvent::Keep { node });
     }
     for _ in 0..150 {
         let (node, key) = (cluster.dice.below(count) as usize, cluster.dice.below(KEYS));
@@ -447,7 +474,7 @@ fn run(seed: u64, bug: PlantedBug) -> Result<u64, String> {
     }
     let most = match scenario {
         Scenario::Calm => 1,
-        Scenario::TwoViews => 2,
+        Scenario::TwoViews | Scenario::Overload => 2,
         // Each member keeps what it has fetched.
         Scenario::Flapping => cluster.nodes.len() as u32,
         Scenario::Faults => u32::MAX,
@@ -479,6 +506,7 @@ fn mistakes_that_are_put_in_are_found() {
         PlantedBug::NumberOnly,
         PlantedBug::NotHidden,
         PlantedBug::WaitsForWaiting,
+        PlantedBug::ForgetsClaim,
     ];
     for bug in bugs {
         let found = (0..10_000).find_map(|seed| run(seed, bug).err());

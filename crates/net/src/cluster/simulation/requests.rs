@@ -272,7 +272,7 @@ impl SimCluster {
         );
     }
 
-    pub(super) fn replied(&mut self, token: u64, ask: u64, answer: SimAnswer) {
+    pub(super) fn replied(&mut self, token: u64, ask: u64, from: usize, answer: SimAnswer) {
         let Some(fill) = self.fills.get_mut(&token).filter(|fill| fill.ask == ask) else {
             return;
         };
@@ -280,12 +280,16 @@ impl SimCluster {
             SimAnswer::Stored(version) => return self.fill_ends(token, version),
             SimAnswer::AskOwner(other) if fill.hop == 1 && !fill.asks_stored => {
                 let view = self.nodes[fill.node].state.view();
-                if let Some(member) = view
-                    .live_member(other)
-                    .filter(|member| !view.is_own(member))
-                {
+                // One that is gone by this view: who has named it is asked to do it itself.
+                let asked = address(from);
+                let next = match view.live_member(other) {
+                    None => view.live_member(asked),
+                    live => live.filter(|member| !view.is_own(member)),
+                };
+                if let Some(member) = next {
                     fill.hop = 2;
-                    fill.left.retain(|step| step.member.address != other);
+                    fill.left
+                        .retain(|step| step.member.address != member.address);
                     fill.left.push_front(RouteStep {
                         member: std::sync::Arc::clone(member),
                         only_stored: false,
