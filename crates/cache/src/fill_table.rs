@@ -164,7 +164,7 @@ impl FillTable {
 
     /// The disk has failed, or a purge has hit it: followers go on from memory, new requests begin another fill.
     pub(crate) fn stop_storing(&self, fill: &Fill) {
-        // In this order: whoever puts it into the table looks at its phase first, under the table's lock.
+        // In this order: what puts it into the table looks at its phase first, under the table's lock.
         fill.update_and_wake(|state| state.phase = FillPhase::Passing);
         self.remove(fill);
     }

@@ -117,7 +117,7 @@ mod tests {
         }
     }
 
-    fn written(file: &mut Vec<u8>, pair: &NotePair, seed: u64) {
+    fn written(file: &mut [u8], pair: &NotePair, seed: u64) {
         let (bytes, at) = pair.encode(seed);
         let at = usize::try_from(at).expect("it is a small number");
         file[at..at + bytes.len()].copy_from_slice(&bytes);

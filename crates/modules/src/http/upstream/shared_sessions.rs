@@ -57,7 +57,7 @@ impl MapCopy for SessionCopy {
     fn remove_all(&self) {}
 }
 
-/// The key of a session in Redis: its digest, since the name of a session lets whoever reads it take part in it.
+/// The key of a session in Redis: its digest, since who reads the name of a session can take part in it.
 fn key_of(sum: &SessionSum) -> String {
     let mut text = Vec::with_capacity(2 * sum.len());
     write_hex(sum, &mut text);
