@@ -66,6 +66,16 @@ fn members_show_each_other_certificates_of_their_authority() {
         };
         paths.find(is_owned).expect("each member owns a key")
     };
+    // The first one was there before the second, and asks it only once it has answered.
+    let named = format!("member 127.0.0.1:{} of", numbers[1]);
+    until(|| {
+        let log = servers[0].read("error.log");
+        let about = log.lines().filter(|line| line.contains(&named));
+        let (back, gone): (Vec<&str>, Vec<&str>) =
+            about.partition(|line| line.contains("answers again"));
+        (log.contains(" members, this one is ") && back.len() == gone.len()).then_some(())
+    })
+    .expect("the second member answers");
     // A member answers a member.
     let path = path_of(1);
     for server in &servers[..2] {

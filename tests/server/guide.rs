@@ -130,6 +130,9 @@ fn runs(line: &str) -> bool {
         "cat",
         "old=$(cat",
         "docker",
+        "helm",
+        "kubectl",
+        "skopeo",
     ];
     if of_system.contains(&command.as_str()) {
         // They change the machine that the packages are installed on.
@@ -138,6 +141,10 @@ fn runs(line: &str) -> bool {
     if command == "cargo" || is_weir && (system || words.is_empty()) {
         // Builds, and what needs a system's own configuration.
         return true;
+    }
+    if command.starts_with("packaging/") {
+        // Works on an image, which is not here.
+        return project().join(&command).is_file();
     }
     if !is_weir {
         return false;
