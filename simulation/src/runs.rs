@@ -210,6 +210,14 @@ pub(crate) fn report_shortened(flags: &SimulationFlags) -> bool {
     false
 }
 
+/// What should have been seen when this number of seeds has run, and was not.
+fn missing_after(done: u64, is_seen: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    let asserted = ASSERTED.iter().filter(|_| done >= ASSERTED_AFTER);
+    let rare = RARE.iter().filter(|_| done >= RARE_ASSERTED_AFTER);
+    let all = asserted.chain(rare).copied();
+    all.filter(|name| !is_seen(name)).collect()
+}
+
 /// Runs seeds from `seed` on until one breaks an invariant, or the time is over.
 pub(crate) fn report_runs(flags: &SimulationFlags) -> bool {
     let began = rt::clock::read_clock();
@@ -271,13 +279,7 @@ pub(crate) fn report_runs(flags: &SimulationFlags) -> bool {
     for (name, (count, in_runs)) in &counts {
         println!("    {count:>8} in {in_runs:>4} runs: {name}");
     }
-    let asserted = ASSERTED.iter().filter(|_| done >= ASSERTED_AFTER);
-    let rare = RARE.iter().filter(|_| done >= RARE_ASSERTED_AFTER);
-    let missing: Vec<&str> = asserted
-        .chain(rare)
-        .copied()
-        .filter(|name| !counts.contains_key(*name))
-        .collect();
+    let missing = missing_after(done, |name| counts.contains_key(name));
     if !missing.is_empty() {
         println!("never seen: {}", missing.join(", "));
         return false;
