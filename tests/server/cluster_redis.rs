@@ -683,6 +683,37 @@ fn members_count_a_rate_together_and_nobody_waits_for_it() {
 }
 
 #[test]
+fn each_worker_group_of_a_member_reports_for_itself() {
+    if skip_on_oracle("it has no clusters") {
+        return;
+    }
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let peer = Port::take();
+    let own = peer.number();
+    let server = http(&format!(
+        "cluster edge {{ secret \"{SECRET}\"; {} redis 127.0.0.1:{}; }}
+         limit_req_zone all zone=one:1m rate=6r/m sync=redis cluster=edge;
+         server {{ listen 127.0.0.1:%%PORT%% reuseport; listen 127.0.0.1:{own} cluster=edge;
+            location / {{ limit_req zone=one burst=60 nodelay; }} }}",
+        members(&[own]),
+        redis.port()
+    ))
+    .main("worker_processes 2; worker_groups 2;")
+    .start();
+    let named = format!("n:127.0.0.1:{own} ");
+    until(|| {
+        passed(&server, 10);
+        let key = redis.ask(&["KEYS", "*rate:one:*"]);
+        let fields = redis.ask(&["HKEYS", &key]);
+        let groups = fields.lines().filter(|field| field.starts_with(&named));
+        (groups.count() == 2).then_some(())
+    })
+    .expect("two groups");
+}
+
+#[test]
 fn what_is_wrong_with_a_shared_limit_is_said() {
     if skip_on_oracle("it has no clusters") {
         return;

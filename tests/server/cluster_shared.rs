@@ -147,7 +147,7 @@ fn members_count_what_is_in_progress_together() {
         })
         .expect("all members answer, and Redis");
     }
-    // Half of it at first, and all of it once Redis has said that nobody else has the key.
+    // Half of it at first, and all of it once Redis has said that no other member has the key.
     let mut first = Vec::new();
     until(|| {
         let (connection, begun) = held(&servers[0]);

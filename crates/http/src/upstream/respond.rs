@@ -137,7 +137,8 @@ impl Exchange {
         }
         let buffering = copy_head(request, settings, &head, &mut map);
         if head.version == MessageVersion::HTTP_09 {
-            // As in nginx, a header of HTTP/2 or HTTP/3 that lacks them gets this server's, whatever is passed on.
+            // Only a status line has a version. As in nginx, a header without one (HTTP/2, HTTP/3, FastCGI and its like) that
+            // lacks these fields gets this server's, whatever is passed on.
             (request.out.omitted.server, request.out.omitted.date) = (false, false);
         }
         self.buffering = buffering.unwrap_or(self.buffering);

@@ -165,9 +165,9 @@ pub(crate) struct ConnSlot {
 /// How many places of a key may be taken here.
 #[derive(Clone, Copy, Debug)]
 enum SlotLimit {
-    /// So many.
+    /// This number.
     Fixed(u32),
-    /// So many at all members, of which there are this number.
+    /// The first number, at all members together, of which there are the second.
     Common(u32, usize),
 }
 

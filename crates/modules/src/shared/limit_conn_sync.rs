@@ -9,7 +9,7 @@ use net::cluster::{SLOT_SCRIPT, SlotShare};
 use net::redis::{RedisClient, RedisCommand};
 
 use super::limit_conn::ConnZone;
-use super::limit_req_sync::{ZoneSync, key_of, own_name, pairs_of};
+use super::limit_req_sync::{ZoneSync, key_of, pairs_of, reporter_name};
 
 /// The interval of reports.
 const ROUND: Duration = Duration::from_millis(100);
@@ -67,9 +67,7 @@ async fn report(
     for (key, _) in group {
         command = command.arg(key_of(client, "conn", zone, key));
     }
-    // Worker groups of one server have counters of their own.
-    let node = format!("{} {}", own_name(sync), std::process::id());
-    command = command.arg(node).number(REPORT_MS);
+    command = command.arg(reporter_name(sync)).number(REPORT_MS);
     for (_, taken) in group {
         command = command.number(u64::from(*taken));
     }

@@ -199,7 +199,7 @@ async fn report(
     }
     command = command
         .number(rate.max(1))
-        .arg(own_name(sync))
+        .arg(reporter_name(sync))
         .number(REPORT_MS);
     for (_, report) in group {
         command = command.number(report.taken).number(report.demand);
@@ -214,14 +214,18 @@ async fn report(
     }
 }
 
-/// The name by which this server reports.
-pub(crate) fn own_name(sync: &ZoneSync) -> String {
+/// The name by which this process reports: worker groups of one server have counters of their own, and a server that is no
+/// member has no other name.
+pub(crate) fn reporter_name(sync: &ZoneSync) -> String {
+    let process = std::process::id();
     let own = sync.cluster().state().and_then(|state| {
         let view = state.view();
         view.own.as_ref().map(|own| own.name.clone())
     });
-    // A server that is no member counts by its process.
-    own.unwrap_or_else(|| format!("process {}", std::process::id()))
+    match own {
+        Some(name) => format!("{name} {process}"),
+        None => format!("process {process}"),
+    }
 }
 
 /// The pairs of numbers in a reply. One that is not as the script gives it comes from another script, or from something that

@@ -434,7 +434,7 @@ mod tests {
         assert_eq!(steps.len(), 2);
         assert_eq!(told, [all[2].position, all[3].position]);
         assert_eq!(reader.claim(), at(3));
-        // Redis has lost what was claimed, and has what is kept: nobody else may have it, and others rely on it.
+        // Redis has lost what was claimed, and has what is kept: this member may be the only one that has it, and others rely on it.
         let mut reader = JournalReader::new(at(0), at(2));
         let steps = reader.resume(&facts(&all[..2], at(0), at(2)));
         let lost = [

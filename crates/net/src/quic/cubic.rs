@@ -104,7 +104,7 @@ impl CubicWindow {
         }
     }
 
-    /// Congestion avoidance: what an acknowledgement of so many bytes adds.
+    /// Congestion avoidance: what an acknowledgement of these bytes adds.
     fn avoid(&mut self, now: Instant, bytes: f64, rtt: Duration) {
         let (window, segment) = (self.window, self.segment);
         let stage = self.avoidance.get_or_insert_with(|| {

@@ -60,7 +60,7 @@ enum Scenario {
     Flapping,
     /// Everything, purges too.
     Faults,
-    /// Members have so many fetches in progress that the next in order is asked: twice at most.
+    /// Members are overloaded with fetches, and the next in order is asked: twice at most.
     Overload,
 }
 
