@@ -70,17 +70,22 @@ const TESTS_FOR_A_CORE: usize = 2;
 /// is a race in the server or in the test, and somebody has to look.
 fn integration(suite: &dyn Fn() -> Result<Command, String>) -> Outcome {
     let mut failed = Vec::new();
+    let mut is_any_passed = false;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut all = suite()?;
     // Most tests wait most of their time.
     all.arg(format!("--test-threads={}", TESTS_FOR_A_CORE * cores));
     let passed = shell::watch(&mut all, SUITE, &mut |line| {
         let name = line.strip_prefix("test ");
+        is_any_passed |= name.is_some_and(|name| name.ends_with(" ... ok"));
         failed.extend(
             name.and_then(|name| name.strip_suffix(" ... FAILED"))
                 .map(str::to_owned),
         );
     })?;
+    if !is_any_passed {
+        return Err("no integration test has passed".to_owned());
+    }
     if passed {
         return Ok(());
     }

@@ -34,6 +34,8 @@ pub(crate) struct WholeBuild {
 struct TestProgram {
     path: PathBuf,
     package: PathBuf,
+    /// It is of a library or a program itself, and not of a file below `tests`.
+    is_of_units: bool,
 }
 
 impl WholeBuild {
@@ -110,8 +112,10 @@ impl WholeBuild {
 }
 
 impl TestProgram {
+    /// Cargo builds a second program in that package, of the library that is the harness, which has no tests. Which of the two
+    /// comes first is chance.
     fn is_integration(&self) -> bool {
-        self.package.ends_with("tests")
+        self.package.ends_with("tests") && !self.is_of_units
     }
 
     fn command(&self) -> Command {
@@ -134,6 +138,7 @@ fn test_program(line: &str) -> Option<TestProgram> {
     is_test.then_some(TestProgram {
         path: text("executable")?,
         package: manifest.parent()?.to_owned(),
+        is_of_units: !line.contains(r#""kind":["test"]"#),
     })
 }
 
@@ -155,5 +160,12 @@ mod tests {
         assert!(of(false, "\"/w/target/debug/weir\"").is_none());
         assert!(of(true, "null").is_none());
         assert!(test_program(r#"{"reason":"build-finished","success":true}"#).is_none());
+        for (kind, is_integration) in [("lib", false), ("test", true)] {
+            let line = format!(
+                r#"{{"manifest_path":"/w/tests/Cargo.toml","target":{{"kind":["{kind}"]}},"profile":{{"test":true}},"executable":"/w/t"}}"#
+            );
+            let found = test_program(&line).expect("a program");
+            assert_eq!(found.is_integration(), is_integration, "{kind}");
+        }
     }
 }
